@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
-"""kubelet's top cgroup. While a container runtime is served, the pods below it belong to the agent, not to the host."""
+"""kubelet's top cgroup. While the agent serves a container runtime, pods below this cgroup don't count as the host's processes."""
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -68,10 +68,10 @@ def serve(config_path: str) -> int:
     """Run until SIGTERM.
 
     Returns:
-        The exit status: 0 after SIGTERM, 78 if a person must fix something first.
+        The exit status: 0 after SIGTERM, 78 if a restart can't help until a person fixes the error.
     """
     log = make_log()
-    # Threads inherit this signal mask, so that only the thread which waits for signals gets them.
+    # Threads inherit this signal mask, so that only the thread that waits for signals receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     manager = ServiceManager(os.environ)
     wakeups = Wakeups()
@@ -168,7 +168,7 @@ def _make_runtime_domain(
     machine: Machine,
     plugins: "DevicePlugins | None",
 ) -> "RuntimeDomain | None":
-    """Return the domain of a configured runtime, or of an earlier one whose containers still hold CPUs."""
+    """Return the domain of the configured runtime, or of an earlier runtime whose containers still hold CPUs."""
     if not config.nri_socket and state.runtime == Registry():
         return None
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents serve no runtime
@@ -187,7 +187,7 @@ def _make_runtime_domain(
 
 
 def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
-    """Return the registry of device plugins if it is configured."""
+    """Return the registry of device plugins. None means that it isn't configured."""
     if not config.device_plugin_socket:
         return None
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents have no device plugins
@@ -196,7 +196,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[Problem, ...]:
-    """Serve the container runtime, unless a kubelet also manages CPUs. Return the problem if a kubelet does so."""
+    """Serve the container runtime, unless a kubelet also manages CPUs; in this case, return the problem."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
@@ -226,7 +226,7 @@ def run_turns(
     `standing` are the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
-    # the first turn also covers all reasons to wake up that have come so far
+    # the first turn also covers all earlier reasons to wake up
     reasons = agent.wakeups.wait(0.0) - {WakeUpReason.TIMER} | {WakeUpReason.START}
     due, rescans = time.monotonic(), Rescans()
     unwatched = ""
@@ -261,12 +261,12 @@ def run_turns(
         while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:
             reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:
-            # If another program keeps undoing the agent's writes, the agent must not be busy all the time.
+            # If another program undoes each write of the agent, the agent must not loop without a pause.
             reasons |= agent.wakeups.wait(_CGROUPS_SETTLE_SECONDS) - {WakeUpReason.TIMER}
 
 
 def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
-    """Watch the current cgroups. Return the problem, which is logged unless it equals `known`. Empty means success."""
+    """Watch the current cgroups. Return the problem, or empty text for success. A problem equal to `known` isn't logged again."""
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
@@ -324,7 +324,7 @@ def _read_running_pods(
 
 
 def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
-    """Wake the agent when a process of a container exits. If the connection is lost, the next turn finds the missed exits."""
+    """Wake the agent whenever a container's process exits. After a lost connection, the next turn finds the missed exits."""
     while True:
         try:
             for _ in client.events():
@@ -335,7 +335,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def open_uevents() -> list[Uevents]:
-    """Subscribe to uevents before the first turn, which then needs no second one. Empty if that fails: `follow_hotplug` tries again."""
+    """Subscribe to uevents before the first turn, so that no second turn is needed. Empty means failure; `follow_hotplug` tries again."""
     try:
         return [Uevents(open_uevent_socket())]
     except UeventError:
@@ -345,7 +345,7 @@ def open_uevents() -> list[Uevents]:
 def follow_hotplug(wakeups: Wakeups, log: Log, opened: list[Uevents]) -> None:
     """Wake the agent when CPUs or memory are added or removed. Each reconnect also wakes the agent, because events may have been missed.
 
-    `opened` may have a subscription that is older than the first turn.
+    `opened` may contain a subscription from before the first turn.
     """
     logged = ""
     while True:
@@ -375,7 +375,7 @@ def _start_thread(name: str, log: Log, work: Callable[[], None]) -> None:
 
 
 def keep_working(name: str, log: Log, work: Callable[[], None]) -> None:
-    """Work in a thread. After an unexpected error, which is logged, the work begins again."""
+    """Run `work` in a separate thread. Log each unexpected error, and run `work` again."""
     while True:
         try:
             work()

@@ -1,1 +1,1 @@
-"""Reports of the agent: logs, metrics, problems, and the APIs that it serves."""
+"""Reports of the agent: logs, metrics, problems, and the APIs of the agent."""

@@ -18,7 +18,7 @@ from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 _MAX_WAITING = LocalApi.bounds.connections // 2
-"""Limit on clients that wait for a turn. The other connections stay free for operations without a wait."""
+"""Limit on clients that wait for a turn. The other connections stay free for operations that don't wait."""
 
 
 class ApiOperations:
@@ -27,33 +27,36 @@ class ApiOperations:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._encoded: tuple[NodeView, dict[str, object]] | None = None
-        """View of the last request, with its document."""
+        """View of the last request, with its encoded document."""
         self._waiting = 0
         """Number of clients that wait for a turn."""
 
     def read_state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        """Encode each view once, so that many requests don't take CPU time from the deciding thread."""
+        """Return the encoded state. Each view is encoded once, so that many requests take no CPU time from the deciding thread."""
         view = self._agent.view
         if self._encoded is None or self._encoded[0] is not view:
             self._encoded = view, view_document(view)
         return self._encoded[1]
 
     async def check_config(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Check whether a configuration could be applied now. With `apply`, then reload the agent's own file, and wait for that turn."""
+        """Check whether a configuration could be applied now.
+
+        With `apply`, then reload the agent's configuration file, and wait for that turn.
+        """
         view, path = self._agent.view, str(arguments.get("config"))
         try:
             await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
         except NodeAgentError:
             self._agent.wakeups.wake(
                 WakeUpReason.CONFIGURATION
-            )  # a problem of the agent's own file is in the status line at once
+            )  # the status line shows a problem with the agent's own file at once
             raise
         if arguments.get("apply") is True:
             await self._wait_for_turn(TurnRequest(), why=WakeUpReason.RELOAD)
         return {"config": path}
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Decide a refused pod or a refused change again. The pod is named by UID, namespace/name or name."""
+        """Request another decision on a refused pod or a refused change. The pod is named by UID, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
         of_containers = self._agent.view.state.runtime.refused_of(entry.pod.uid)
@@ -91,7 +94,7 @@ class ApiOperations:
     async def _wait_for_turn(
         self, request: TurnRequest, wait_seconds: float = inf, why: WakeUpReason = WakeUpReason.REQUEST
     ) -> None:
-        """Queue a request, and wait until a turn has handled it. After the time limit, a later turn still handles the request."""
+        """Queue a request, and wait until a turn has handled it. After a timeout, the request stays in the queue for a later turn."""
         if self._waiting >= _MAX_WAITING:
             raise NodeAgentError(
                 f"{self._waiting} requests already wait for the agent's next turn, so this request was not accepted",

@@ -1,4 +1,7 @@
-"""Throttling and pressure of containers with exclusive CPUs, read from their cgroups during a scrape, at most once a second."""
+"""CPU throttling and pressure (PSI) of containers with exclusive CPUs.
+
+They are read from cgroups during a scrape, at most once a second.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +24,11 @@ class ContainerPressure:
         self._values: Mapping[Series, float] = {}
 
     def follow(self, paths: Mapping[Holder, str], locate: Callable[[str], str] = str) -> None:
-        """Replace the containers, with the paths of their cgroups. Called by the deciding thread, which changes them no more.
+        """Replace the containers and the paths of their cgroups.
 
-        `locate` returns the directory of a path.
+        The deciding thread calls this method, and never changes `paths` afterwards.
+
+        `locate` returns the directory of a cgroup path.
         """
         self._held = paths, locate
 
@@ -41,7 +46,7 @@ class ContainerPressure:
 
 
 def _read_container(holder: Holder, path: str) -> Iterator[tuple[Series, float]]:
-    """Yield the counters of one container. Counters whose file the kernel doesn't have are left out."""
+    """Yield the counters of one container. A counter is left out if the kernel doesn't have its file."""
     of_container = (("container", holder.container), ("namespace", holder.namespace), ("pod", holder.pod))
     text = read_pressure(path)
     periods = parse_throttled_periods(text.cpu_stat or "")

@@ -1,7 +1,8 @@
 """Counters of interrupts and softirqs on exclusive CPUs, by container.
 
 The serving thread reads the kernel's files during a scrape, at most once a second. On large machines these files are large, so they are
-read only while a container has exclusive CPUs. A CPU counts from the first to the last scrape that finds it with the same container.
+read only while a container has exclusive CPUs. A CPU's interrupts are counted from the first to the last scrape in which the same container
+has the CPU.
 """
 
 import time
@@ -31,7 +32,7 @@ _READ_AGAIN_SECONDS = 1.0
 
 
 class Holder(NamedTuple):
-    """A container with exclusive CPUs."""
+    """Container with exclusive CPUs."""
 
     uid: str
     namespace: str
@@ -41,7 +42,7 @@ class Holder(NamedTuple):
 
 Held = Mapping[Holder, CpuSet]
 Claims = Mapping[Holder, tuple[str, ...]]
-"""Devices whose interrupts a container requests on its CPUs. Other containers are missing."""
+"""Devices whose interrupts a container requests on its CPUs. Containers without such a request are missing."""
 
 
 class CpuCounters:
@@ -66,10 +67,13 @@ class CpuCounters:
         )
         self._read_at = -_READ_AGAIN_SECONDS
         self._was_held = False
-        """Whether any container had exclusive CPUs at the last read. Otherwise the files were not read."""
+        """Whether any container had exclusive CPUs at the last read. If none had, the files were not read."""
 
     def follow(self, held: Held, claims: Claims) -> None:
-        """Replace the containers' exclusive CPUs and device requests. Called by the deciding thread, which changes neither later."""
+        """Replace the containers' exclusive CPUs and device requests.
+
+        The deciding thread calls this method, and never changes the arguments later.
+        """
         self._held, self._claims = held, claims
 
     def values(self) -> dict[Series, int]:
@@ -92,7 +96,7 @@ class CpuCounters:
 
 
 class _CountedFile:
-    """Counts of one kernel file, by container."""
+    """Counters from one kernel file, by container."""
 
     def __init__(
         self, name: str, kinds: tuple[str, ...], text: Callable[[], bytes | None], kind: Callable[[Increase], str]
@@ -109,7 +113,7 @@ class _CountedFile:
 
         Args:
             held: the exclusive CPUs of each container.
-            claimed: for each container, the labels of the file's rows whose interrupts the container's pod has claimed.
+            claimed: labels of the file's rows for interrupts that the container's pod has requested, by container.
         """
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
@@ -125,9 +129,9 @@ class _CountedFile:
         self._last, self._held = counts, held
 
     def add_to(self, found: Counter[Series], held: Held, claims: Claims) -> None:
-        """Add a series for each container and kind, with the kind `claimed` for containers that claim interrupts.
+        """Add a series for each container and kind of interrupt.
 
-        None is added if the kernel's file is missing or malformed.
+        Containers that request interrupts also have the kind `claimed`. Nothing is added if the kernel's file is missing or malformed.
         """
         if self._last is None:
             return

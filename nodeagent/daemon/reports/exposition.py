@@ -1,4 +1,4 @@
-"""The last snapshot of the metrics, and its text."""
+"""Last snapshot of the metrics, and its rendered text."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,14 +7,15 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.totals import MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Content type of the only served format, which kubelet serves, too. OpenMetrics can't express kubelet's two counters whose names don't end
-in `_total`.
+"""Content type of the only supported format, which kubelet also uses.
+
+OpenMetrics can't express two counters of kubelet, whose names don't end in `_total`.
 """
 _CACHE_SECONDS = 1.0
-"""Time for which a text is served again if no new snapshot was published, so that many scrapes cost one rendering per second."""
+"""Time for which a rendered text is reused if no new snapshot was published, so that many scrapes cost one rendering per second."""
 
 Read = Callable[[], Mapping[Series, float]]
-"""Function that reads series from the kernel. It is called in the thread that asks for the text."""
+"""Function that reads series from the kernel, in the thread that renders the text."""
 
 
 class Exposition:
@@ -23,7 +24,7 @@ class Exposition:
     Args:
         snapshot: the first snapshot.
         aliases: as in `publish`.
-        read: reads the series that aren't in snapshots, once per rendering.
+        read: function that reads the series that aren't in snapshots, called once per rendering.
     """
 
     def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True, read: Read = dict) -> None:

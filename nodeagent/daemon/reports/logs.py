@@ -20,7 +20,7 @@ from nodeagent.views.holdings.by_resource import promised_fields
 with (
     without("rich"),
     without("ssl"),
-):  # these imports would cost 6 MiB: rich (coloured tracebacks) takes 4 MiB, and ssl (encryption for asyncio) takes 2 MiB
+):  # these imports would take 6 MiB of memory: 4 MiB for rich (coloured tracebacks), and 2 MiB for ssl (encryption for asyncio)
     import structlog
 
 AgentEvent = Literal[
@@ -78,11 +78,11 @@ AgentEvent = Literal[
     "reservation_cancelled",
     "reservations_unusable",
 ]
-"""Names of all events except those of turns (EventKind). docs/how-to/logs.md explains each."""
+"""Names of all events except those of turns (EventKind). docs/how-to/logs.md explains each event."""
 
 
 class Log(Protocol):
-    """structlog's logger, restricted to the agent's events."""
+    """Interface of structlog's logger, restricted to the agent's events."""
 
     def info(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
 
@@ -110,8 +110,8 @@ def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.en
     """Return the logger of this process. No global state is configured.
 
     Args:
-        stream: gets the lines unless the journal accepts them.
-        environment: has JOURNAL_STREAM if the stream is connected to the journal.
+        stream: output for lines that aren't sent to the journal.
+        environment: environment variables. JOURNAL_STREAM shows whether the stream is connected to the journal.
         journal: path of the journal's socket.
     """
     processors: list[structlog.typing.Processor] = [
@@ -148,7 +148,7 @@ def _journal_fields(
 
 
 class _JournalLogger:
-    """Output of structlog to the journal. Lines that the journal doesn't accept go to stderr."""
+    """Output of structlog to the journal. Lines that the journal doesn't accept are written to stderr."""
 
     def __init__(self, stream: TextIO, path: str) -> None:
         self._stream = stream
@@ -174,7 +174,7 @@ def pod_fields(pod: Pod, container: str | None = None) -> dict[str, str]:
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Log one event of a turn. `extra` are figures of the whole turn, such as its duration."""
+    """Log one event of a turn. `extra` has values of the whole turn, such as its duration."""
     fields: dict[str, str | int] = {
         **pod_fields(event.pod, event.container),
         "source": event.origin.name,

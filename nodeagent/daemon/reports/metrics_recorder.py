@@ -1,4 +1,4 @@
-"""Metrics of the deciding thread. Readers get one immutable snapshot per turn."""
+"""Metrics of the deciding thread. Other threads read one immutable snapshot per turn."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,12 +39,12 @@ class Stopwatch(Struct):
 
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
-    """Whole milliseconds, as kubelet observes them. Most are 0."""
+    """Durations of decisions in whole milliseconds, as kubelet observes them. Most durations are 0."""
     alive: Callable[[], None] = lambda: None
-    """Heartbeat, called after each decision."""
+    """Heartbeat function, called after each decision."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        """Decide as `step` does by default, and measure the duration."""
+        """Decide on a pod as `step` does by default, and measure the duration."""
         began = self.clock()
         decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
@@ -56,11 +56,11 @@ class _PodMetrics(Struct, frozen=True):
     """Contribution of one pod to the metrics."""
 
     counted: tuple[Series, ...]
-    """Gauges that the pod adds 1 to."""
+    """Gauges to which the pod adds 1."""
     held: Mapping[Holder, CpuSet]
     claims: Mapping[Holder, tuple[str, ...]]
     paths: Mapping[Holder, str]
-    """Paths of the cgroups of containers with exclusive CPUs (`PodEntry.container_path`)."""
+    """Cgroup paths of the containers with exclusive CPUs (`PodEntry.container_path`)."""
 
 
 class MetricsRecorder:
@@ -73,18 +73,18 @@ class MetricsRecorder:
         self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0
-        """Time since which the configuration file is refused, in seconds since the epoch. 0 means that it isn't."""
+        """Time since which the configuration file is refused, in seconds since the epoch. 0 means that the file is valid."""
         self.served: dict[Series, int] = {}
-        """Counts of the serving thread, which also renders the metrics."""
+        """Counters of the serving thread, which also renders the metrics."""
         self.pressure = ContainerPressure()
         self._config = node.config
         """Configuration of the last turn."""
         self._hashed: tuple[Config, str] | None = None
-        """Configuration of the last rendering with its hash, which the serving thread computes."""
+        """Configuration of the last rendering, with its hash. The serving thread computes the hash."""
         self._of_resources: tuple[Managers | None, Promises | None, tuple[tuple[Series, int], ...]] = None, None, ()
-        """Gauges of the resources, with the values that they were computed from."""
+        """Gauges of the resources, with the values from which they were computed."""
         self._last = self._snapshot({})
-        """Snapshot of the last whole turn, whose gauges a turn at rest shows again."""
+        """Snapshot of the last complete turn. A turn without changes shows the gauges of this snapshot again."""
         self.exposition = Exposition(
             self._last,
             aliases=self._aliases,
@@ -99,7 +99,7 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn. `drift` has the kinds of restored files."""
+        """Count one turn. `drift` has the kinds of the files that were restored."""
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
@@ -187,7 +187,7 @@ class MetricsRecorder:
         self.exposition.publish(self._last, aliases=self._aliases)
 
     def _count_pods(self, pods: Iterable[tuple[object, _PodMetrics]], by: int) -> None:
-        """Add to the gauges that count pods and containers. A series without any is left out."""
+        """Add `by` for each pod to the gauges that count pods and containers. Remove gauges that become 0."""
         for _, pod in pods:
             for series in pod.counted:
                 count = self.counted.get(series, 0) + by
@@ -197,7 +197,7 @@ class MetricsRecorder:
                     del self.counted[series]
 
     def count_rest(self, seconds: float) -> None:
-        """Count and publish a turn in which nothing had changed."""
+        """Count and publish a turn without any change."""
         self._totals.observe(names.RECONCILE_DURATION, seconds)
         self.exposition.publish(self._totals.renew(self._last), aliases=self._aliases)
 

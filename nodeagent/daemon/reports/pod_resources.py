@@ -26,11 +26,11 @@ from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError,
 
 _CALLS_PER_SECOND = 100
 _CALLS_AT_ONCE = 10
-"""kubelet's limits (podresources/grpc: DefaultQPS, DefaultBurstTokens)."""
+"""kubelet's rate limit: calls per second, and calls in a burst (podresources/grpc: DefaultQPS, DefaultBurstTokens)."""
 
 
 class PodResources:
-    """Methods of the PodResources API. Their metrics are set to 0 in `counts` and then counted up in place."""
+    """Methods of the PodResources API. Their metrics start at 0 in `counts`, which the methods increment in place."""
 
     def __init__(
         self, view: Callable[[], NodeView], counts: dict[Series, int], clock: Callable[[], float] = time.monotonic
@@ -76,7 +76,7 @@ class PodResources:
         return call
 
     def _encode_list(self, _: Message) -> bytes:
-        """Encode each view once, so that many calls don't take CPU time from the deciding thread."""
+        """Return the encoded list of pods. Each view is encoded once, so that many calls take no CPU time from the deciding thread."""
         view = self._view()
         if self._list is None or self._list[0] is not view:
             self._list = view, encode(LIST_RESPONSE, list_pods(view.state, node_name()))

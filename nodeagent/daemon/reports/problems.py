@@ -1,4 +1,4 @@
-"""Texts of current problems, as `inspect` shows them."""
+"""Texts of current problems, as `nodeagent inspect` shows them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,7 +16,7 @@ from nodeagent.views.holdings.devices import list_unrecovered
 
 
 def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
-    """Return a manifest file that is ignored because of a duplicate, with the reason."""
+    """Return the name of a manifest file that is ignored because of a duplicate, and the reason."""
     fields = dict(event.fields)
     return event.origin.name, (
         f"pod {event.pod.full_name} has the same {fields['same']} as a pod in {fields['first_source']}, which is used: "
@@ -25,7 +25,7 @@ def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
 
 
 def describe_unserved_containers(state: NodeState) -> str:
-    """Explain that pods of an unserved container runtime keep their allocations."""
+    """Explain that pods keep their allocations although the agent doesn't serve their container runtime."""
     pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
         f"{pods}: the agent doesn't serve their container runtime any more, so they keep their allocations until their processes have "
@@ -34,10 +34,10 @@ def describe_unserved_containers(state: NodeState) -> str:
 
 
 def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator[str]:
-    """Describe refused containers of running pods. A pod that is refused as a whole is shown itself.
+    """Describe refused containers of running pods. Pods that are refused as a whole are shown elsewhere.
 
     Args:
-        state: the state.
+        state: the node's state.
         for_room: whether a container that was refused for lack of resources is decided again (`Config.retries_for_room`).
     """
     for entry in state.requested_entries():
@@ -50,7 +50,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
 
 def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Describe the runtime's pods that are refused for their names and shown nowhere else."""
+    """Describe pods of a container runtime that are refused because of their names. No other list contains these pods."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
@@ -60,7 +60,7 @@ def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
 
 
 def describe_refused_change(entry: PodEntry) -> str | None:
-    """Explain why a changed manifest isn't applied. None means that it is."""
+    """Explain why a changed manifest isn't applied. None means that it is applied."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
@@ -76,7 +76,7 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 
 
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Describe pinned units without a usable CPU. Empty if there are none. The agent can't freeze a unit."""
+    """Describe pinned units without a usable CPU, which the agent can't freeze. Empty if there are none."""
     units = [
         unit_at(want.path)
         for want in wanted
@@ -91,7 +91,7 @@ def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
 
 
 def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
-    """Describe pinned units whose pods are unknown, as the state was lost and some manifests can't be read."""
+    """Describe pinned units whose pods are unknown because the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
         f"{said}: a pod has pinned {'it' if len(units) == 1 else 'them'}, and is unknown while some manifests can't be read. No other pod "
@@ -100,7 +100,7 @@ def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 
 
 def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
-    """Describe lost pods whose devices are known from records. Empty if there are none."""
+    """Describe lost pods that have devices according to records. Empty if there are none."""
     said = "; ".join(
         f"pod {pod.name or pod.uid} has {', '.join(devices)}" for pod in lost if (devices := list_unrecovered((pod,)))
     )
@@ -113,7 +113,7 @@ def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
 
 
 def describe_waiting_units(state: NodeState) -> Iterator[str]:
-    """Describe pods that released their CPUs while their units were inactive, and that can't get them back."""
+    """Describe pods that released their CPUs while their units were inactive, and that can't get CPUs again."""
     for entry in state.conspicuous_entries():
         refusal = entry.idle_refusal
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
@@ -132,7 +132,7 @@ def describe_refused_partitions(cpus: CpuSet) -> str:
 
 
 def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
-    """Explain which requested interrupts don't arrive on the container's CPUs. Empty if all do."""
+    """Explain which requested interrupts aren't handled on the container's CPUs. Empty if all requests are met."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
@@ -155,7 +155,7 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
 
 
 def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
-    """Describe the pods whose cores have no settings, because there is no such profile. Empty if there are none."""
+    """Describe pods that request a core profile which isn't configured. Their cores have no special settings. Empty if there are none."""
     return "; ".join(
         f"the cores of {pod} have no settings: there is no profile {profile} (define it: `profiles:` in the configuration)"
         for pod, profile in unknown
@@ -163,7 +163,7 @@ def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
 
 
 def describe_withheld(kept: Withheld, online: CpuSet) -> str:
-    """Describe CPUs that a cgroup above keeps from the pods. systemd takes no CPUs back if AllowedCPUs= is only cleared (#43846)."""
+    """Describe CPUs that a cgroup above withholds from the pods. Clearing AllowedCPUs= doesn't restore them, because of systemd #43846."""
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
         f"(give them back: `systemctl set-property --runtime {kept.path.rpartition('/')[2]} AllowedCPUs={online}`)"

@@ -1,4 +1,4 @@
-"""Publisher of the agent's sockets, served in a thread of its own: API, jobs, metrics, PodResources and device plugins."""
+"""Publisher of the agent's sockets, in a separate thread: API, jobs, metrics, PodResources and device plugins."""
 
 import os
 from contextlib import ExitStack
@@ -35,20 +35,20 @@ GROUP = "nodeagent"
 
 
 class _Unopened(NamedTuple):
-    """A service whose socket could not be opened yet."""
+    """Service whose socket isn't open yet."""
 
     address: BindAddress
     service: Service | Dialogue
     field: str
-    """Configuration field with the address."""
+    """Name of the configuration field with the address."""
     group: int | None
-    """Group whose members may connect. None means that only the owner may."""
+    """ID of the group whose members may connect. None means that only the owner may connect."""
     problem: str = ""
     """Reason of the last failure. Empty before the first attempt."""
 
 
 class _JobApi(LocalApi):
-    """API of the socket for jobs. Each job that waits for room has a connection (`Limits.queued`)."""
+    """API of the socket for jobs. Each job that waits for room keeps a connection open (`Limits.queued`)."""
 
     bounds = replace(LocalApi.bounds, connections=192)
 
@@ -66,14 +66,14 @@ class Publisher:
     ) -> None:
         self._agent = agent
         self._plugins = plugins
-        """Registered device plugins. None means that device plugins can't register."""
+        """Registry of device plugins. None means that device plugins can't register."""
         self._jobs = jobs
-        """Handler of jobs' requests. None means that jobs can't be requested."""
+        """Source of jobs. None means that jobs can't be requested."""
         self._config = config
         self._log = log
         self._thread = ServingThread(self._report_failure)
         self._group_problem = ""
-        """Problem with the group that may run jobs. Empty means that there is none."""
+        """Problem with the group whose members may run jobs. Empty means that there is none."""
         self._unopened: dict[str, _Unopened] = {}
         """Services without an open socket, by name."""
 
@@ -122,7 +122,7 @@ class Publisher:
         self._undo.close()
 
     def listen(self) -> tuple[Problem, ...]:
-        """Serve each service that isn't served yet, and return the problems. Failed addresses are tried again later."""
+        """Open the socket of each service that has none yet, and return the problems. Failed services are tried again later."""
         for what, unopened in tuple(self._unopened.items()):
             try:
                 listener = listen(unopened.address, group=unopened.group, field=unopened.field)
@@ -140,7 +140,7 @@ class Publisher:
         return tuple(Problem(text, kind=ProblemKind.SERVICE) for text in problems if text)
 
     def _job_service(self, jobs: Jobs) -> _Unopened:
-        """Return the service of jobs. Its own socket separates the right to run jobs from the right to read the state."""
+        """Return the service for jobs. Its separate socket distinguishes the right to run jobs from the right to read the state."""
         configured, requests, queue = self._config.jobs, JobRequests(jobs, self._agent), JobQueue(jobs, self._agent)
         reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)

@@ -1,4 +1,4 @@
-"""File with the parsed manifests of an agent that was stopped, for the next one."""
+"""File with the parsed manifests of a stopped agent, for the next agent process."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,18 +13,18 @@ PARSED_MANIFESTS = "parsed_manifests"
 _MAX_BYTES = 64 << 20
 _PACKAGE = Path(__file__).parents[2]
 _PARSERS = ("core/model", "formats/manifest", "formats/syntax")
-"""Packages whose code decides what a manifest means."""
+"""Packages whose code determines how a manifest is parsed."""
 
 
 class KeptManifests:
-    """Keeper of the parsed manifests. They only save time, so a file that can't be used or written does no harm."""
+    """Storage for parsed manifests. They only save time, so an unusable or unwritable file is no error."""
 
     def __init__(self, config: Config) -> None:
         self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)
         self._program = _identify_program()
 
     def take(self) -> ParsedFiles:
-        """Return the parsed manifests, and remove the file. The result is empty if another program has written it."""
+        """Return the parsed manifests, and remove the file. The result is empty unless the same build of the agent has written the file."""
         try:
             content = state_files.read(self._path, max_bytes=_MAX_BYTES)
             state_files.remove(self._path)
@@ -40,7 +40,7 @@ class KeptManifests:
 
 
 def _identify_program() -> str:
-    """Return a text that another build of the parsers doesn't share."""
+    """Return a text that identifies the build of the parsers."""
     modules = (file for package in _PARSERS for file in sorted((_PACKAGE / package).glob("*.py")))
     stats = ((file.name, file.stat()) for file in modules)
     return " ".join([__version__, *(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)])

@@ -1,4 +1,4 @@
-"""Manifest directory as a source of pods, with the problems of its files. Unchanged files aren't parsed again."""
+"""Manifest directory as a source of pods, with the problems of manifest files. Unchanged files aren't parsed again."""
 
 import shlex
 import time
@@ -37,26 +37,26 @@ class ManifestList:
         self._watch = watch
         self._overdue = _OverdueFiles(directory, patience_seconds, clock)
         self._alive = alive
-        """Heartbeat, called after each file, as thousands of new files take time."""
+        """Heartbeat function, called after each file, because thousands of new files take time."""
         self._kept = kept
         left = {} if kept is None else kept.take()
         self._parsed = {name: _ParsedFile.of(name, content, documents) for name, (content, documents) in left.items()}
-        """Files as of the last read, or as an earlier agent has parsed them."""
+        """Files as of the last read, or as parsed by an earlier agent process."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
-        """Source as of the last read. None before the first read."""
+        """Result of the last read. None before the first read."""
 
     def follow(self, config: Config) -> None:
-        """Apply the parts of the configuration that can change."""
+        """Apply the fields of the configuration that can change without a restart."""
         self._overdue.patience_seconds = config.file_check_frequency_ms / 1000
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the valid pods: with `rescan`, or at the first call, from the directory, otherwise the last ones.
+        """Return the valid pods. The first call, and calls with `rescan`, read the directory. Other calls return the last result.
 
         Args:
-            rescan: whether to look at the directory.
-            part: part of the files to look at although no change was reported, 0 to 1. The kernel reports no change of a file that is
-                mounted from another machine.
+            rescan: whether to read the directory.
+            part: part of the files to read although no change was reported, 0 to 1. On network file systems, the kernel doesn't report
+                changes made on other machines.
         """
         if self._last is None or rescan:
             self._last = self._read(part)
@@ -84,7 +84,7 @@ class ManifestList:
         for file in scan.files:
             if file.content is None:
                 draft.unreadable.add(file.name)
-                if not file.being_written:  # if the file is being written, the end of the write wakes the agent
+                if not file.being_written:  # if the file is still being written, the end of the write wakes the agent
                     draft.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
                 elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
                     draft.problems.append(ManifestProblem(file.name, overdue))
@@ -112,7 +112,7 @@ class ManifestList:
         return self._last if self._last is not None and found == self._last else found
 
     def close(self) -> None:
-        """Stop watching the directory, and keep the parsed pods for the next agent."""
+        """Stop watching the directory, and save the parsed pods for the next agent process."""
         self._watch.stop()
         if self._kept is not None:
             only_pods = {name: (file.content, file.pods) for name, file in self._parsed.items() if not file.others}
@@ -120,12 +120,12 @@ class ManifestList:
 
 
 class _ParsedFile(Struct, frozen=True):
-    """A file's content, and what it means."""
+    """File content, with the pods and problems found in it."""
 
     content: bytes
     pods: tuple[ManifestPod, ...]
     manifests: tuple[Manifest, ...]
-    """Manifest of each of these pods."""
+    """Manifest of each of the file's pods."""
     others: "tuple[ClaimDocument | RefusedPod, ...]"
 
     @classmethod
@@ -140,16 +140,16 @@ class _ParsedFile(Struct, frozen=True):
 
 
 class _OpenFile(Struct):
-    """A file that a process has open for writing."""
+    """File that a process has open for writing."""
 
     since: float
-    """Time at which the file was first seen open."""
+    """Monotonic time at which the file was first seen open."""
     problem: str | None = None
-    """Set once, when the file has been open for too long. The writing process isn't looked up again."""
+    """Problem text, set once the file has been open for too long. The writing process isn't looked up again."""
 
 
 class _OverdueFiles:
-    """States of the directory that are normal for a short time, and a problem after `patience_seconds`."""
+    """Conditions of the directory that are normal for a short time, and become problems after `patience_seconds`."""
 
     def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
         self.patience_seconds = patience_seconds
@@ -157,12 +157,12 @@ class _OverdueFiles:
         self._clock = clock
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Files without a manifest's name, each with the time when it was first seen. Editors remove theirs soon."""
+        """Files whose names aren't those of manifests, with the time when each was first seen. Editors soon remove such temporary files."""
         self._partial_since: float | None = None
-        """Time since which the directory has changed during each scan. None means that the last scan was complete."""
+        """Time since when every scan was incomplete because the directory kept changing. None means that the last scan was complete."""
 
     def update(self, scan: ManifestScan) -> None:
-        """Take over a scan, and look up the processes that have kept files open for too long."""
+        """Apply the result of a scan, and look up the processes that have kept files open for too long."""
         now = self._clock()
         self._others = {name: self._others.get(name, now) for name in scan.others}
         if not scan.is_partial:
@@ -184,7 +184,7 @@ class _OverdueFiles:
                 )
 
     def find_open_problem(self, name: str) -> str | None:
-        """Return the problem with a file that has been open for too long."""
+        """Return the problem with a file that has been open for too long. None means that there is none."""
         file = self._open.get(name)
         return None if file is None else file.problem
 
@@ -209,7 +209,7 @@ class _SourceDraft(Struct):
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
     claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
-    """Claim documents, each with its file."""
+    """Claim documents, each with its file name."""
 
     def add_others(self, source: str, documents: "tuple[ClaimDocument | RefusedPod, ...]") -> None:
         """Add the documents of a file that aren't valid pods."""
@@ -224,7 +224,7 @@ class _SourceDraft(Struct):
                 self.misspelt.add(document.name)
 
     def resolve_claims(self) -> None:
-        """Resolve the claims of all pods. A pod without a claim's document waits for the document: it is neither new nor removed."""
+        """Resolve the claims of all pods. A pod whose claim has no document waits for it, and counts as neither new nor removed."""
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return
         from nodeagent.formats.manifest.claim_documents import ClaimDocuments, find_missing_documents  # noqa: PLC0415 - few nodes have claims
