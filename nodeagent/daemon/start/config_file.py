@@ -1,6 +1,6 @@
 """The configuration file, compared with the configuration in use.
 
-An agent that starts with an invalid file goes on with the last valid configuration (D58). Until the file is mended and reloaded, the
+An agent that starts with an invalid file uses the last valid configuration (D58). Until the file is corrected and reloaded, the
 problem is in the log, in `systemctl status`, in `/readyz`, in `nodeagent inspect` and in the metrics.
 """
 
@@ -31,17 +31,17 @@ class ConfigFile:
         self.path = path
         self._log = log
         self._in_use: bytes | None = None
-        """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
+        """File content at the time of its application. None means that the last valid configuration is in use instead."""
         self.problem: Problem | None = None
-        """Reason why the file isn't the configuration in use. None means that it is."""
+        """Reason why the file's content isn't the configuration in use. None means that it is."""
         self.refused_at_seconds = 0.0
-        """Time since which the file is refused, in seconds since the epoch. 0 means that it isn't."""
+        """Time since which the file is refused, in seconds since the epoch. 0 means that the file is valid."""
 
     def load(self) -> NodeSetup:
-        """Read the configuration for a start, or else the last valid one.
+        """Read the configuration for a start. If the file is invalid, read the last valid configuration.
 
         Raises:
-            StartError: the file can't be used, and there is no last valid configuration of this file that fits the machine.
+            StartError: the file is invalid, and no last valid configuration of this file fits the machine.
         """
         try:
             content = read_config_text(self.path)
@@ -54,7 +54,7 @@ class ConfigFile:
         return node
 
     def reload(self, agent: Agent) -> None:
-        """Apply the changed file as a whole. A failure changes nothing but `problem`."""
+        """Apply the whole changed file. After a failure, only `problem` has changed."""
         try:
             content = read_config_text(self.path)
             node = build_node(content, self.path)
@@ -69,7 +69,7 @@ class ConfigFile:
         self.keep(node.config)
 
     def look(self, agent: Agent) -> None:
-        """Compare the file with the configuration in use, and judge it if it differs."""
+        """Compare the file with the configuration in use, and validate a changed file."""
         try:
             content = read_config_text(self.path)
             if content == self._in_use:
@@ -83,7 +83,7 @@ class ConfigFile:
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:
-        """Report the parts of the used configuration that need attention, and keep the configuration as the last valid one."""
+        """Report the parts of this configuration that need attention, and save it as the last valid configuration."""
         for note in config.notes:
             self._log.warning("configuration_note", problem=note)
         if config.reported_fields:
@@ -95,7 +95,10 @@ class ConfigFile:
             self._log.warning("configuration_not_kept", problem=err.message, hint=err.hint)
 
     def _load_last(self, wrong: StartError) -> NodeSetup:
-        """Build the node of the last valid configuration of this file. Raises the given error if there is none that fits the machine."""
+        """Build the node from the last valid configuration of this file.
+
+        Raises the given error if no such configuration fits the machine.
+        """
         last = f"{self._find_state_directory()}/{LAST_CONFIG}"
         with suppress(StartError):
             content = read_file(last, MAX_CONFIG_BYTES) or b""

@@ -1,4 +1,4 @@
-"""A node that can decide: configuration, machine and managers. Commands that only read a running agent's node don't load this."""
+"""Node for decisions: configuration, machine and managers. Commands that only read the node of a running agent don't import this module."""
 
 from collections.abc import Callable
 
@@ -18,14 +18,14 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
-        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, and its words are
-            used. The message has one finding per line.
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, so the message has
+            kubelet's words, with one finding per line.
     """
     return build_node(read_config_text(path), path, root)
 
 
 def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
-    """Build the node of a configuration that has been read from `path`. Raises StartError as `load_node` does."""
+    """Build the node from the content of the configuration file at `path`. Raises StartError as `load_node` does."""
     from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     topology = topology_of(read_machine(root))
@@ -41,7 +41,7 @@ def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
 
 
 def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Explain which settings don't fit a machine or name plugins that can't be loaded. The configuration may be invalid in other ways."""
+    """Explain which settings don't fit the machine, and which plugins can't be loaded. The configuration may have other errors, too."""
     config, missing = load_plugins(config)
     node = on_machine(config, topology)
     known = find_misconfigurations(config.placement)
@@ -50,7 +50,10 @@ def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...
 
 
 def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
-    """Load the CPU plugins of a configuration. Also return the plugins that can't be loaded."""
+    """Load the CPU plugins of a configuration.
+
+    Return the configuration with plugins, and a refusal for each plugin that can't be loaded.
+    """
     plugins = config.placement.cpu_plugins
     if not plugins:
         return config, ()
@@ -61,7 +64,7 @@ def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Give CPU plugins their time for a turn or a start. `alive` is called after each of their answers."""
+    """Start the time limit of CPU plugins for a turn or a start. `alive` is called after each answer of a plugin."""
     for plugin in node.managers.cpu_plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
@@ -73,7 +76,7 @@ def discover(config: Config, source: str) -> NodeSetup:
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the managers of a node. `source` is the file or other origin of the configuration, for messages.
+    """Build the managers of a node. `source` names the file or other origin of the configuration in messages.
 
     Raises:
         StartError: the configuration doesn't fit the machine.

@@ -1,7 +1,7 @@
-"""Recovery at a start: accept the saved state, adapt it to a changed node, or rebuild it from running pods.
+"""Recovery at a start: use the saved state, adapt it to a changed node, or rebuild it from running pods.
 
-No file in the state directory can keep the agent from starting: unusable files are reported and set aside, and changed allocations are
-reported. Only `stateRecovery: strict` refuses, like kubelet.
+No file in the state directory can prevent a start: unusable files are reported and set aside, and changed allocations are reported. Only
+`stateRecovery: strict` refuses to start, like kubelet.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -61,13 +61,13 @@ if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
 
 DeviceLook = Callable[[Topology], "PlacedDevices"] | None
-"""Scanner of a machine's devices. None means that devices aren't scanned."""
+"""Function that scans a machine's devices. None means that devices aren't scanned."""
 
 _LACKING = ("CPUs or memory allocated to pods are gone",)
 
 
 class Evidence(Struct, frozen=True):
-    """Running pods, as reported by cgroups and launcher."""
+    """Running pods, as observed in cgroups and in the launcher's list of runs."""
 
     observed: ObservedCgroups
     runs: Runs
@@ -76,7 +76,7 @@ class Evidence(Struct, frozen=True):
 def read_evidence(
     config: Config, tree: CgroupTree, runner: Runner, manifests: Sequence[Manifest]
 ) -> Evidence | tuple[Problem, ...]:
-    """Read the cgroups and the launcher's runs, or return the problems. A state rebuilt from a part would lose pods."""
+    """Read the cgroups and the launcher's runs, or return the problems. A state rebuilt from incomplete evidence would lose pods."""
     runs, observed = runner.look(), dict[str, ObservedCgroup]()
     problems = [runs] if isinstance(runs, Problem) else []
     units = UnitCgroups(tree, recorded=UnitRecords(config).look)
@@ -90,19 +90,19 @@ def read_evidence(
 
 
 class Recovery(Struct, frozen=True):
-    """Report of a start that did not find its state as expected."""
+    """Report of a start whose saved state was missing, unusable or changed."""
 
     problems: tuple[str, ...]
-    """Reasons why files could not be used as they are."""
+    """Reasons why files could not be used unchanged."""
     unusable: tuple[str, ...] = ()
-    """Names of the files to set aside before anything is written in their place."""
+    """Names of the files to set aside before new files are written."""
     adopted: tuple[str, ...] = ()
     """Pods that were missing from the state, by namespace/name."""
     differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
-    """Admitted pods without processes whose resources are gone, with the refusal."""
+    """Admitted pods without processes that are now refused because their resources are gone."""
     is_ordinary: bool = False
-    """Whether the problems are only amounts which the kernel may report a little differently after every boot."""
+    """Whether the only problems are amounts that the kernel may report slightly differently after each boot."""
 
 
 class Start(Struct, frozen=True):
@@ -110,7 +110,7 @@ class Start(Struct, frozen=True):
 
     state: NodeState
     recovery: Recovery | None = None
-    """Result of the recovery. None means that the state on disk is up to date."""
+    """Report of the recovery. None means that the state on disk is up to date."""
 
 
 def start_state(
@@ -121,15 +121,15 @@ def start_state(
     alive: Callable[[], None] = lambda: None,
     devices: DeviceLook = None,
 ) -> Start | None:
-    """Find the saved state, or rebuild it.
+    """Load the saved state, or rebuild it.
 
     Args:
-        node: node as discovered.
-        manifests: current pods.
-        now_ms: wall clock.
-        look: returns the running pods, or None if the agent was asked to stop. Called only if the files don't suffice.
+        node: the node as discovered.
+        manifests: the current manifests.
+        now_ms: the time of the wall clock.
+        look: function that returns the running pods, or None if the agent was asked to stop. Called only if the files aren't sufficient.
         alive: called after each answer of a CPU plugin.
-        devices: scans devices. Called only if a pod with claims may have to be decided again.
+        devices: function that scans devices. Called only if a pod with claims may have to be decided again.
 
     Returns:
         The initial state. None means that the agent was asked to stop.
@@ -161,7 +161,7 @@ def _read_saved_state(path: str, manifests: tuple[Manifest, ...], problems: list
 def _adapt_state(
     node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int, devices: DeviceLook
 ) -> Start | None:
-    """Adapt an intact state to a node that may have changed."""
+    """Adapt an undamaged state to a node that may have changed."""
     policies = policies_of(node.config.placement)
     problems = [
         f'it was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
@@ -204,7 +204,7 @@ def _managers_with_devices(node: NodeSetup, pods: Iterable[Pod], devices: Device
 def _accept_state(managers: Managers, before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
-    # Running pods keep all their allocations. Only the free amounts have changed.
+    # Running pods keep all their allocations, because only the free amounts have changed.
     changes = list_machine_changes(managers, before.promises, after.promises)
     texts = tuple(f"{change}: the machine differs from {STATE_FILE}: accepted" for change in changes)
     return Start(after, Recovery(texts, is_ordinary=all(change.is_ordinary for change in changes)))
@@ -233,7 +233,7 @@ def _rebuild_state(
     problems: list[str],
     devices: DeviceLook,
 ) -> Start:
-    """Recognize pods by their cgroups, their processes and kubelet's checkpoints."""
+    """Rebuild the state from the pods' cgroups and processes, and from kubelet's checkpoints."""
     unusable = [STATE_FILE] if problems else []
     recorded = _read_recorded_holdings(node, problems, unusable)
     devices_by_pod = read_recorded_devices(Path(node.config.state_directory), problems, unusable)
@@ -262,7 +262,7 @@ def _rebuild_state(
 
 
 def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
-    """Return the CPUs and memory in kubelet's checkpoints, by pod UID."""
+    """Return the CPUs and memory in kubelet's checkpoints, by pod UID. Unusable files are added to `problems` and `unusable`."""
     directory = Path(node.config.state_directory)
     cpu, memory = (_read_checkpoint(directory / n, problems, unusable) for n in (CPU_CHECKPOINT, MEMORY_CHECKPOINT))
     records = decode_checkpoints(node, cpu, memory)
@@ -279,7 +279,7 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
 
 
 def read_recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
-    """Return the devices in kubelet's checkpoint, by pod UID. If the file can't be used, the reason is added to the problems."""
+    """Return the devices in kubelet's checkpoint, by pod UID. An unusable file is added to `problems` and `unusable`."""
     path = directory / DEVICE_CHECKPOINT
     devices = decode_recorded_devices(_read_checkpoint(path, problems, unusable))
     if isinstance(devices, Unreadable):
@@ -340,7 +340,7 @@ def log_recovery(recovery: Recovery, log: Log) -> None:
 
 
 def log_refusal(entry: PodEntry, log: Log) -> None:
-    """Log a refusal that no turn has decided."""
+    """Log the refusal of a pod that was refused outside of a turn."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
         log.warning(EventKind.POD_REFUSED, **pod_fields(entry.pod), **fields)

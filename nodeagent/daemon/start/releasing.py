@@ -1,7 +1,6 @@
-"""Release of a node without a running agent: turns until no pod is left, then removal of cgroups and files.
+"""Release of a node without a running agent: run turns until no pod is left, then remove cgroups and files.
 
-This process holds the agent's lock and makes the same decisions and writes as the agent. It brings no manifests into its turns, so
-nothing new is admitted.
+This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns get no manifests, so no pod is admitted.
 """
 
 import io
@@ -53,11 +52,11 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 class DrainError(NodeAgentError):
-    """Something is left of the pods."""
+    """The release could not end all pods or restore everything."""
 
 
 class Pods(Struct, frozen=True):
-    """The pods' cgroup and the launcher."""
+    """Cgroup of the pods, and the launcher."""
 
     tree: CgroupTree
     runner: Runner
@@ -66,10 +65,10 @@ class Pods(Struct, frozen=True):
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
     """Find the pods' cgroup and the launcher. None means that no such cgroup exists, so nothing runs.
 
-    If neither configuration nor launcher name a cgroup, the `installed` cgroup of the pods' unit is used.
+    If neither the configuration nor the launcher names the pods' cgroup, the `installed` cgroup is used.
 
     Raises:
-        DrainError: pods have processes, but no launcher runs that could end them in order.
+        DrainError: pods have processes, but no launcher is running to end them.
     """
     client = LauncherClient(Path(config.launcher_socket))
     try:
@@ -87,7 +86,7 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
 
 def load_agent(node: NodeSetup, pods: Pods) -> Agent:
-    """Create an agent with the last agent's state. Its next turns end all pods.
+    """Create an agent with the saved state. The turns of this agent end all pods.
 
     Raises:
         DrainError: the running processes can't be read.
@@ -130,7 +129,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until no pod holds any resources, and report each state.
+    """Run turns until no pod holds any resources. Call `report` with the state after each turn.
 
     Raises:
         DrainError: the deadline has passed.
@@ -156,7 +155,7 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bool = False) -> int:
     """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
-    Without a running agent, pinned units are restored, too. `forget` also removes the record, once no pod is left.
+    Without a running agent, pinned units are restored, too. With `forget`, the record is also removed once no pod is left.
 
     Raises:
         DrainError: some settings could not be written.
@@ -184,7 +183,7 @@ def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bo
 
 
 def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
-    """Restore the original settings of all pinned units, active or not. The next agent pins them again if a manifest still does.
+    """Restore the original settings of all pinned units, active or not. The next agent pins a unit again if a manifest still requires it.
 
     Returns:
         The number of changed units, and the problems.

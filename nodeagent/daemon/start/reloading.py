@@ -1,4 +1,4 @@
-"""Check of another configuration for the running agent: the allocations must fit, and some fields need a restart."""
+"""Check of a changed configuration for the running agent: the allocations must fit, and some fields need a restart."""
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ _FIXED = (
 
 
 def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> None:
-    """Check another configuration against the current one and its allocations.
+    """Check a changed configuration against the current configuration and allocations.
 
     Raises:
         StartError: the allocations don't fit, or a changed field needs a restart.
@@ -64,5 +64,5 @@ def _find_job_group(config: Config) -> str | None:
 
 
 def adapt_promises(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Adapt the allocations to another machine or configuration. Without allocations, return initial ones."""
+    """Adapt the allocations to a changed machine or configuration. If there are no allocations, return the initial ones."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

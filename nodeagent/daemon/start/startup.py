@@ -1,4 +1,4 @@
-"""Files of the agent, and the reading of its configuration. Each failure has the file, the value and the next step."""
+"""File names and exit status of a start, and the reading of the configuration file."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,10 @@ from nodeagent.errors import NodeAgentError
 
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
-"""The agent's last configuration, in the state directory. Commands use it while no agent runs and the configuration is invalid."""
+"""File in the state directory with the agent's last valid configuration.
+
+Commands use it while no agent runs and the configuration is invalid.
+"""
 EX_CONFIG = 78
 """Exit status for errors that a restart can't fix (sysexits.h)."""
 MAX_CONFIG_BYTES = 1 << 20
@@ -18,7 +21,7 @@ MAX_CHECKPOINT_BYTES = 64 << 20
 
 
 class StartError(NodeAgentError):
-    """The agent cannot start until a person changes something."""
+    """The agent can't start until a person changes something."""
 
 
 NAME_ANOTHER = ", or name another file with --config"

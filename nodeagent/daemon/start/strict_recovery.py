@@ -1,6 +1,6 @@
-"""Recovery with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and refuse what doesn't fit.
+"""Recovery with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and refuse to start if they don't fit.
 
-Commands that only read a node use daemon/start/startup.py without this module.
+Commands that only read a node import daemon/start/startup.py instead of this module.
 """
 
 from pathlib import Path
@@ -33,9 +33,11 @@ from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, d
 
 
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Return the state of an earlier agent or, on a node taken over, of kubelet. Without either, return an empty state.
+    """Return the state of an earlier agent, or of kubelet if this node was taken over from kubelet.
 
-    This is `stateRecovery: strict`, kubelet's way: a state that doesn't fit is refused. daemon/start/recovery.py adapts it instead.
+    If there is neither, return an empty state.
+
+    With `stateRecovery: strict`, a state that doesn't fit is refused, as in kubelet. daemon/start/recovery.py adapts such a state instead.
     kubelet's allocations to pods that are not in `manifests` are released.
 
     Raises:
@@ -68,7 +70,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
 
 
 def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Take over kubelet's allocations on this node (D3), or start with none."""
+    """Return a state with kubelet's allocations on this node (D3). If there are none, return an empty state."""
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
@@ -90,7 +92,10 @@ def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_
 
 
 def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, UnrecoveredPod]) -> Promises:
-    """Give each pod the devices and claims in its record. Records of other pods stay reserved until their fate is known."""
+    """Restore the devices and claims of each pod from records.
+
+    Devices and claims of unknown pods stay reserved until these pods are known.
+    """
     for manifest in kept:
         pod = manifest.pod
         if pod.uid in records:
@@ -99,7 +104,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
 
 
 def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
-    """Decode kubelet's checkpoint of devices. It has device IDs by pod, without PCI addresses or names."""
+    """Decode kubelet's device checkpoint. It has device IDs by pod, without PCI addresses or names."""
     if content is None:
         return {}
     from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices

@@ -28,7 +28,7 @@ from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 class Acted(Struct, frozen=True):
     memory: TurnMemory
     moved_back: int
-    """Number of main processes that were moved back into their containers' cgroups."""
+    """Number of main processes moved back into their containers' cgroups."""
     problems: tuple[Problem, ...]
 
 
@@ -67,10 +67,10 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, strays: 
 def _reattach(
     edges: Edges, memory: TurnMemory, world: World, ready: frozenset[str], strays: frozenset[str]
 ) -> tuple[int, list[str]]:
-    """Move main processes back into their containers' cgroups, without which they lack the allocated CPUs.
+    """Move main processes back into their containers' cgroups, because elsewhere they don't have the allocated CPUs.
 
     Returns:
-        The number of moved processes, and the problems with others.
+        The number of moved processes, and the problems with processes that could not be moved.
     """
     moved_back, problems = 0, []
     known = {

@@ -1,6 +1,6 @@
 """The agent's turn: look, decide, save, plan, carry out, tell, act and report.
 
-All turns are alike: the first after a start, and those caused by timers and events. Each step is a module of its name, with values as
+All turns have the same steps, whether caused by a start, a timer or an event. Each step is in a module of the same name, with values as
 input and output.
 """
 
@@ -34,7 +34,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class Agent:
-    """Agent, used by the deciding thread. Other threads use only `wakeups`, `requests` and the last `view`."""
+    """The agent, used by the deciding thread. Other threads use only `wakeups`, `requests` and the last `view`."""
 
     def __init__(
         self, node: NodeSetup, state: NodeState, edges: Edges, wakeups: Wakeups, recovery: Recovery | None = None
@@ -53,7 +53,7 @@ class Agent:
             is_saved=recovery is None,
         )
         self.view = NodeView(node, state, str(edges.tree.root), is_live=True)
-        """Node as readers see it: one immutable value, replaced as a whole in each turn."""
+        """View of the node for other threads: one immutable value, replaced as a whole in each turn."""
         edges.recorder.expect_checkpoints(node, state.promises)
 
     @property
@@ -66,14 +66,15 @@ class Agent:
 
     @property
     def unit_directories(self) -> tuple[str, ...]:
-        """Cgroup directories of the units that pods pin."""
+        """Return the cgroup directories of the units that pods pin."""
         return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.unit_cgroups.values())
 
     def change_node(self, node: NodeSetup) -> None:
-        """Apply another configuration.
+        """Apply a changed configuration.
 
         Raises:
-            StartError: the configuration doesn't fit the allocations, or changes a field that needs a restart. Nothing has changed then.
+            StartError: the configuration doesn't fit the allocations, or changes a field that needs a restart. The old configuration stays
+                in use.
         """
         check_takeover(self.node, self.state, node)
         self.memory = replace(self.memory, node=node)
@@ -81,16 +82,16 @@ class Agent:
             domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
-        """Request another decision on a refused pod, without waiting for it."""
+        """Request another decision on a refused pod before the decision is due."""
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 
     def turn(self, reasons: frozenset[WakeUpReason], standing: tuple[Problem, ...] = ()) -> float:
-        """Do one turn.
+        """Run one turn.
 
         Args:
             reasons: reasons of the wake-up.
-            standing: current problems of other parts of the agent.
+            standing: current problems that other parts of the agent have found.
 
         Returns:
             Seconds until the next turn if nothing wakes the agent before.

@@ -1,4 +1,4 @@
-"""Carry out: move the host's work off exclusive CPUs, write the cgroups in the plan's order, and take devices back."""
+"""Carry out: move the host's work off exclusive CPUs, write the cgroups in the plan's order, and take released devices from processes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,15 +34,15 @@ class CarriedOut(Struct, frozen=True):
     memory: TurnMemory
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
-    """Cgroups that have their desired values now, by path."""
+    """Cgroups that now have their desired values, by path."""
     placed: Mapping[str, ContainerPlacement]
     """Placements of the containers in these cgroups, by path."""
     host: WantedSettings
     files_in_use: Mapping[str, str]
-    """Device files that could not be taken from their last user, each with that user's name."""
+    """Device files that could not be taken from their last user, each with the name of that user."""
     problems: tuple[Problem, ...]
     deferred: frozenset[Problem]
-    """Problems that are not tried again within a second, but at the next rescan or at a time of their own."""
+    """Problems whose next attempt isn't within a second, but at the next rescan or at a scheduled time."""
     conditions: tuple[str, ...]
 
 
@@ -63,7 +63,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     failures = respond(result, memory.failures, partial(owner_fields, state))
     if (found := uncreated_partitions(result)) != refused:
         disturbing, conditions, host = _update_host_settings(edges, memory, observed, wanted, found, rescan=False)
-    # devices are taken back before a domain starts a container with these devices
+    # devices are taken from their last users before a domain starts a container with these devices
     taken = take_back_all(edges.domains, state)
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
@@ -108,7 +108,7 @@ def _update_host_settings(
 ) -> tuple[tuple[Problem, ...], tuple[str, ...], WantedSettings]:
     """Move the host's work off exclusive CPUs. Return the problems, the conditions, and the wanted settings.
 
-    If a partition is refused, its CPUs are treated like those of a kernel without partitions: systemd keeps its units off them.
+    If a partition can't be created, systemd keeps its units off the partition's CPUs, as on a kernel without partitions.
     """
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)

@@ -1,6 +1,6 @@
-"""Status documents of resource claims: one file per allocated claim, removed with its last pod.
+"""Status documents of resource claims: one file per allocated claim, which is removed after the claim's last pod.
 
-Other programs read them. The agent reads them only if its state is lost, because no cgroup shows a claim's allocation.
+Other programs read these files. The agent reads them only if its state is lost, because no cgroup shows the allocation of a claim.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
-"""Limit on a file name. File systems allow 255 bytes, and a temporary name is longer."""
+"""Limit on the length of a file name. File systems allow 255 bytes, and the name of the temporary file is longer."""
 
 
 def claim_directory(config: Config) -> str:
-    """Return the directory of the status documents. Each is in `NAMESPACE/NAME.json`."""
+    """Return the directory of the status documents. The file of a claim is `NAMESPACE/NAME.json`."""
     return f"{config.runtime_directory}/claims"
 
 
@@ -33,10 +33,13 @@ class ClaimStatuses:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(claim_directory(config))
         self._known: dict[str, bytes | None] | None = None
-        """Content of each file by name, None if another program wrote it. The attribute itself is None until the files have been read."""
+        """Content of each file by name, or None for a file that another program has changed.
+
+        The attribute is None until the files have been read.
+        """
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
-        """Write the status documents of all allocated claims, and remove others. Return the problems, one for each cause."""
+        """Write the status documents of all allocated claims, and remove all other files. Return the problems, one for each cause."""
         wanted: dict[str, bytes] = {}
         if list_claim_owners(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
@@ -56,7 +59,7 @@ class ClaimStatuses:
 
 
 def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
-    """Return the allocations in the documents of an earlier agent process, without unreadable documents."""
+    """Return the allocations in the status documents of an earlier agent process. Unreadable documents are left out."""
     try:
         files = PlacementFiles(claim_directory(config)).read()
     except PlacementFileError:
@@ -69,7 +72,7 @@ def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
     )
 
     read = ((name, parse_claim_text(content)) for name, content in files.items() if content is not None)
-    # a status only counts if its file has the name of the claim
+    # a status document is only used if its file has the name of its claim
     return group_by_pod(
         claim for name, claim in read if claim is not None and _file_name(claim.allocation.claim) == name
     )

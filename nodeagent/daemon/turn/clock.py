@@ -1,26 +1,27 @@
-"""Wall clock: the time, and its lead over the time since boot. A changed lead shows that the clock was set."""
+"""Wall clock: its time, and its lead over the time since boot. A change of the lead shows that the clock was set."""
 
 import time
 from typing import NamedTuple
 
 SMALLEST_STEP_MS = 1_000
-"""Smaller steps are ignored until they add up: the two clocks are read one after the other."""
+"""Limit in milliseconds below which clock changes are ignored until they add up. The two clocks aren't read at the same instant."""
 _READING_MS = 100
 
 
 class ClockReading(NamedTuple):
     now_ms: int
     set_by_ms: int
-    """Change of the clock since the earlier reading."""
+    """Change of the wall clock since the earlier reading, in milliseconds."""
     lead_ms: int
-    """Lead of the wall clock over the time since boot, for the next reading."""
+    """Lead of the wall clock over the time since boot, in milliseconds, for the next reading."""
 
 
 def read_first_lead_ms(passed_ms: int) -> int:
     """Return the lead before the first reading.
 
     Args:
-        passed_ms: a time that has passed. A wall clock behind it was set back at least by the difference.
+        passed_ms: a time that is known to be in the past. If the wall clock is behind this time, the clock was set back by at least the
+            difference.
     """
     now_ms, lead_ms = read_clocks()
     return lead_ms + max(0, passed_ms - now_ms)
@@ -36,7 +37,7 @@ def read_clock(lead_ms: int) -> ClockReading:
 
 
 def read_slept_ms() -> int:
-    """Return the time that the machine has slept since boot. Two readings differ by less than SMALLEST_STEP_MS without a sleep."""
+    """Return the total time of sleep since boot, in milliseconds. Without a sleep, two readings differ by less than SMALLEST_STEP_MS."""
     return read_boot_ms() - time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
 
 
@@ -53,5 +54,5 @@ def read_clocks() -> tuple[int, int]:
 
 
 def read_boot_ms() -> int:
-    """Return the milliseconds since boot, which run on while the machine sleeps."""
+    """Return the milliseconds since boot, including sleep."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -1,4 +1,4 @@
-"""Decide: find the state after this turn, from the world and the requests. Nothing is done yet."""
+"""Decide: compute the state after this turn from the observations (World) and the requests. Nothing is changed yet."""
 
 import os
 from collections.abc import Iterable
@@ -40,11 +40,11 @@ class Decided(Struct, frozen=True):
     world: World
     memory: TurnMemory
     took_ms: tuple[int, ...]
-    """Duration of the decision on each new pod."""
+    """Duration of the decision on each new pod, in milliseconds."""
 
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
-    """Decide from everything that was found."""
+    """Decide from all observations and requests."""
     assert not isinstance(seen.domains, Problem)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
@@ -55,7 +55,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
     if memory.adapted_to is not node.managers:
         promises = adapt_promises(node, state.promises)
         assert not isinstance(promises, StartRefused), "the machine was taken over only with fitting allocations"
-        state = replace(state, promises=promises)  # the new promises are only a proposal until they are saved
+        state = replace(state, promises=promises)  # the new allocations are only a proposal until they are saved
     world = World(
         config=node.config,
         managers=replace(node.managers, plugged=plugged),
@@ -88,11 +88,11 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
 def _with_devices(
     edges: Edges, seen: Seen, memory: TurnMemory, state: NodeState, world: World
 ) -> tuple[TurnMemory, Managers]:
-    """Return the managers with the devices that the decisions need. Scan the devices only if the last scan isn't sufficient."""
+    """Return the managers with the devices that the decisions need. The devices are scanned only if the last scan isn't sufficient."""
     managers, gives = world.managers, bool(world.config.placement.devices)
     due = {
         one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
-    }  # not containers' requests: the domain of the container runtime scans for devices itself
+    }  # requests of a runtime's containers aren't included: the runtime's domain scans for devices itself
     manifests = tuple(one for one in list_manifests(seen.sources) if one.pod.uid not in world.quiet)
     is_new = bool(manifests) and needs_device_scan(manifests, state, world.retried | due, gives=gives)
     # A request that isn't due yet may become due within the turn.

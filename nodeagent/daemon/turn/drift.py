@@ -1,4 +1,4 @@
-"""Drift: cgroup files that others have changed, seen in the changes that corrected them."""
+"""Drift: cgroup files that other programs have changed. Drift is detected by the changes that correct it."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Log the changes that restored cgroup files, and return the name that each file has in the metric.
+    """Log the changes that restored cgroup files. Return the metric's label for each restored file.
 
     `in_sync` has the cgroups with their desired values at the end of the previous turn.
     """
@@ -44,7 +44,7 @@ def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: 
 def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
     """Return the cgroups that have their desired values at the end of a turn, by path.
 
-    Cgroups with failed or deferred writes are left out, so that a later correction isn't taken for a foreign change.
+    Cgroups with failed or deferred writes are left out, so that a later correction isn't reported as drift.
     """
     in_sync = {want.path: want for want in wanted if want.goes_back_to is None}
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]

@@ -1,4 +1,4 @@
-"""Edges: the parts of the agent that a turn reads and acts through. They are fixed, while the turn's memory changes."""
+"""Edges: the parts of the agent that a turn uses for reading and writing. They are fixed, while the turn's memory changes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DevicePluginsTold(Protocol):
-    """Device plugins, as a turn uses them."""
+    """Interface of the device plugins in a turn."""
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
@@ -28,7 +28,7 @@ class DevicePluginsTold(Protocol):
 
 
 class Edges(Struct, frozen=True, kw_only=True):
-    """Parts of the agent that a turn uses. Each remembers at most its last readings and writes."""
+    """Parts of the agent that a turn uses. Each part remembers at most its last readings and writes."""
 
     log: Log
     machine: Machine
@@ -42,8 +42,8 @@ class Edges(Struct, frozen=True, kw_only=True):
     claim_statuses: ClaimStatuses
     plugins: DevicePluginsTold | None = None
     alive: Callable[[], None] = lambda: None
-    """Heartbeat, called after each part of a turn: a file, a decision, a write, an action."""
+    """Heartbeat function, called after each part of a turn: a file, a decision, a write, an action."""
 
     def plugin_pools(self) -> "tuple[DevicePool, ...]":
-        """Return the devices of device plugins."""
+        """Return the devices of all device plugins."""
         return () if self.plugins is None else self.plugins.pools()

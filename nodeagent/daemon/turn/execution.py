@@ -1,6 +1,7 @@
 """Execution of a plan: apply each change in order, and report the written, failed and held-back changes.
 
-core/cgroups/write_failures.py decides what a failure means. This module decides when to look again: at once, soon, or at the next rescan.
+core/cgroups/write_failures.py classifies the failures. This module decides when the agent reads the cgroups again: at once, soon, or at the
+next rescan.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,27 +44,31 @@ class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Changes that were not tried, as a change that they depend on failed. Such a failure leaves CPUs occupied, a cgroup missing or not
-    removed, or a limit too high.
+    """Changes that were not tried because a change on which they depend has failed.
+
+    Such a failure leaves CPUs occupied, a cgroup missing or not removed, or a limit too high.
     """
     ready: frozenset[str]
-    """Leaf cgroups that have the allocated values, and whose exclusive CPUs no other process uses."""
+    """Leaf cgroups that have the allocated values, and whose exclusive CPUs are used by no other process."""
 
 
 class FailureResponse(Struct, frozen=True):
     """Response to the failed writes of a turn."""
 
     has_vanished: bool = False
-    """Whether a cgroup or file had disappeared before its write."""
+    """Whether a cgroup or file was removed before its write."""
     problems: tuple[Problem, ...] = ()
     pause_seconds: float | None = None
-    """Seconds until the next look. None means the next rescan."""
+    """Seconds until the cgroups are read again. None means the next rescan."""
 
 
 def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Respond to each failure by its class. If a cgroup had vanished in the previous turn, too, the agent doesn't look again at once."""
+    """Respond to each failure according to its class.
+
+    If cgroups vanished in two turns in a row, the agent doesn't read them again at once.
+    """
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
     problems = tuple(
@@ -87,7 +92,7 @@ def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:
 
 
 def unvacated_cpus(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs that processes could not be made to leave."""
+    """Return the CPUs that some processes still use although they should have left."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute | GatherThreads):
@@ -104,13 +109,13 @@ class _Progress(Struct):
     uncreated: set[str] = field(default_factory=set)
     """Cgroups that could not be created."""
     misplaced: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus` could not be written. Thawed processes there may run on others' CPUs."""
+    """Cgroups whose `cpuset.cpus` could not be written. If thawed, their processes might run on CPUs of other containers."""
     without_exclusive: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus.exclusive` could not be written. No partition can be created there or below."""
+    """Cgroups whose `cpuset.cpus.exclusive` could not be written. No partition can be created in these cgroups or below."""
     unremoved: set[str] = field(default_factory=set)
     """Cgroups that could not be removed. Their ancestors can't be removed either."""
     unlowered: set[tuple[str, Attribute]] = field(default_factory=set)
-    """Pod cgroups, each with a limit that a container's cgroup should have lowered and has not."""
+    """Pod cgroups with a limit that could not be lowered in a container's cgroup below."""
 
 
 def execute(
@@ -136,7 +141,7 @@ def execute(
             progress.failed.append((change, err))
             _note_unlowered(change, progress)
             if isinstance(err, MemoryInUseError):
-                continue  # the cgroup uses more memory than the new limit; no other change depends on this one
+                continue  # the cgroup uses more memory than the new limit allows; no other change depends on this change
             _note_undone(change, progress)
             if isinstance(change, SetAttribute | GatherThreads):
                 progress.occupied |= change.vacates

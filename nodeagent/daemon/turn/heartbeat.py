@@ -1,6 +1,6 @@
-"""Heartbeat of the deciding thread during a turn. A turn with a thousand new pods takes longer than systemd's watchdog timeout.
+"""Heartbeat of the deciding thread during a turn, because a turn with a thousand new pods takes longer than systemd's watchdog timeout.
 
-Only progress sends a signal, so systemd still notices a hanging turn.
+Only progress causes a heartbeat, so systemd still detects a hanging turn.
 """
 
 import time
@@ -15,7 +15,7 @@ _START_SECONDS = 90
 
 
 class Heartbeat:
-    """Notifications of progress to the service manager. Before the agent is ready, they ask for more time to start."""
+    """Notifications of progress to the service manager. Before the agent is ready, they extend the time limit of the start."""
 
     def __init__(self, manager: ServiceManager, clock: Callable[[], float] = time.monotonic) -> None:
         self._manager = manager
@@ -24,7 +24,7 @@ class Heartbeat:
         self.is_ready = False
 
     def beat(self) -> None:
-        """Send a notification if the last is old enough. Called after each part of a turn."""
+        """Send a notification if the last one is old enough. Called after each part of a turn."""
         now = self._clock()
         if now < self._due:
             return

@@ -30,20 +30,20 @@ class Seen(Struct, frozen=True):
     """All observations of a turn, before the decision."""
 
     memory: TurnMemory
-    """Memory, adapted to the current machine and clock."""
+    """Memory of earlier turns, adapted to the current machine and clock."""
     sources: tuple[PodSource, ...]
     runs: Mapping[str, Run] | None
-    """Runs of the launcher. None means that it doesn't answer."""
+    """Runs of the launcher. None means that the launcher doesn't answer."""
     domains: DomainView | Problem
     """Observations of the domains, or the reason why the pods' cgroups can't be read or written."""
     now_ms: int
     rescan: bool
-    """Whether everything is compared with foreign changes."""
+    """Whether all values are checked for changes by other programs."""
     problems: tuple[Problem, ...]
 
 
 def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> Seen:
-    """Read everything that a turn decides from."""
+    """Read all inputs of a turn's decision."""
     rescan, before = bool(reasons & READ_MACHINE), memory
     memory = replace(_follow_machine(edges, memory, rescan=rescan), slept_ms=read_slept_ms())
     read_sources = bool(reasons & READ_SOURCES)
@@ -58,14 +58,14 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     if not isinstance(domains, Problem):
         memory = replace(memory, unit_cgroups=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
-        if set_by_ms:  # the times in the state move with the clock
+        if set_by_ms:  # the times in the state are shifted by the step of the clock
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))
 
 
 def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
-    """Return the part of the pods' cgroups to read again although no change was reported, 0 to 1."""
+    """Return the part of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
     has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
     if (
         reasons & READ_EVERYTHING
@@ -78,9 +78,9 @@ def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUp
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
-    """Find changes of CPUs, memory and huge pages, and CPUs that are withheld from the pods.
+    """Detect changes of CPUs, memory and huge pages, and CPUs that are withheld from the pods.
 
-    No wake-up reports withheld CPUs, so they are read in every turn.
+    No wake-up reports withheld CPUs, so each turn reads them.
     """
     try:
         chain = edges.tree.read_chain() or memory.ancestor_cpus
@@ -117,7 +117,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
 def _observe_domains(
     edges: Edges, memory: TurnMemory, domain_input: DomainInput
 ) -> tuple[TurnMemory, DomainView | Problem]:
-    """Observe each domain. Return the problem if the pods' cgroups can't be read or written. Equal observations stay the same object.
+    """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. Equal observations stay the same object.
 
     systemd alone creates the pods' cgroup (D9).
     """
@@ -131,7 +131,7 @@ def _observe_domains(
     if memory.node.config.cgroup_root:
         return memory, memory.observed
     root = memory.observed.cgroups.get("")
-    # Until the launcher runs, systemd may still put a first process into the new cgroup. So controllers can't be enabled yet.
+    # Until the launcher runs, systemd may still put a first process into the new cgroup, so controllers can't be enabled yet.
     if root is not None and (domain_input.runs is not None or root.subtree_control >= CONTROLLERS):
         return memory, memory.observed
     how = "does not exist" if root is None else "is new"

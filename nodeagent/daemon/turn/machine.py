@@ -1,4 +1,4 @@
-"""Machine reader: CPUs, memory and huge pages may come and go while pods run."""
+"""Machine reader. CPUs, memory and huge pages may be added and removed while pods run."""
 
 import os
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def node_name() -> str:
-    """Return the node's name in Kubernetes. It is also the name of the node's pool in ResourceSlices."""
+    """Return the node's name in Kubernetes, which is also the name of the node's pool in ResourceSlices."""
     return os.uname().nodename.lower()
 
 
 class Machine:
-    """Machine below a root directory. Repeated reads are cheap while nothing changes."""
+    """Reader of the machine, below a root directory. Repeated reads are cheap while nothing changes."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -47,7 +47,7 @@ class Machine:
         return topology
 
     def devices(self, topology: Topology) -> "PlacedDevices":
-        """Scan the machine's devices, which may come, go and be renamed at any time."""
+        """Scan the machine's devices. Devices may be added, removed and renamed at any time."""
         from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few agents have a pod that asks for one
         from nodeagent.formats.kernel.pci_devices import devices_of  # noqa: PLC0415 - as above
 
@@ -58,13 +58,16 @@ class Machine:
 
 
 def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
-    """Adapt a node to another topology. If its configuration is refused there, running pods still follow the topology."""
+    """Adapt a node to a changed topology. Running pods follow the topology even if it doesn't fit the configuration."""
     found = on_machine(node.config, topology, node.reserved)
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 
 
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
-    """Adapt a node to the CPUs withheld by cgroups above. Unreadable cgroups count as withholding nothing; the first turn reports them."""
+    """Adapt a node to the CPUs that cgroups above withhold.
+
+    Unreadable cgroups count as withholding nothing; the first turn reports them.
+    """
     try:
         kept = find_withheld(tree.read_chain() or ())
     except CgroupError:

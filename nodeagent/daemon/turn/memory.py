@@ -1,4 +1,4 @@
-"""Memory of the deciding thread between turns, as one value. A restarted agent begins with a new one."""
+"""Memory of the deciding thread between turns, as one value. A restarted agent begins with an empty memory."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Reported(Struct, frozen=True):
-    """Logged problems that still last."""
+    """Problems that have been logged and still last."""
 
     problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
@@ -41,42 +41,42 @@ class Reported(Struct, frozen=True):
     duplicates: tuple[tuple[str, str], ...] = ()
     """Manifest files that are ignored because of a duplicate name or UID, each with the reason."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = field(default_factory=dict)
-    """Allocations that the machine can't keep, each with its log fields."""
+    """Allocations that exceed the machine's resources, each with its log fields."""
 
 
 class Settled(Struct, frozen=True):
-    """A turn that left nothing to do until an input changes or a time comes."""
+    """Last turn that left nothing to do until an input changes or a certain time passes."""
 
     inputs: tuple[object, ...]
-    """Everything that the turn's result depended on, besides the time and requests."""
+    """All inputs of the turn's result, except the time and requests."""
     host: WantedSettings
     wake_at_ms: int | None
-    """Time at which the passing of time changes something. None means never."""
+    """Time at which the turn's result would change without any other change. None means never."""
 
 
 class TurnMemory(Struct, frozen=True):
-    """Everything that a turn needs to know about earlier turns. The agent replaces it once, at a turn's end.
+    """Everything that a turn needs to know about earlier turns. The agent replaces this value once, at the end of a turn.
 
-    So a turn that ends early has changed nothing else.
+    A turn that ends early therefore leaves the rest of the memory unchanged.
     """
 
     node: NodeSetup
     state: NodeState
-    """State as saved, or with endings that need not be saved."""
+    """Saved state, or the saved state with endings of pods that need not be saved."""
     full_topology: Topology
-    """Machine topology, including the CPUs that cgroups above the pods' cgroup withhold."""
+    """Topology of the machine, including the CPUs that cgroups above the pods' cgroup withhold."""
     lead_ms: int
-    """Lead of the wall clock over the time since boot."""
+    """Lead of the wall clock over the time since boot, in milliseconds."""
     adapted_to: Managers
-    """Managers of the machine that the state's allocations match."""
+    """Managers of the machine for which the state's allocations were made or adapted."""
     slept_ms: int = 0
-    """Time that the machine has slept since boot."""
+    """Total time of sleep since boot, in milliseconds."""
     is_saved: bool = True
-    """Whether the state on disk is the current one."""
+    """Whether the current state is saved on disk."""
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods with a request that would have been met if the decision had been saved, each refused for that."""
+    """Pods whose requests could not be met only because the decision could not be saved, each with this refusal."""
     postponed: tuple[PodEntry, ...] = ()
     """Pods that wait for device plugins."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
@@ -84,54 +84,54 @@ class TurnMemory(Struct, frozen=True):
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
     """Cgroups of pinned units below the cgroup root, by unit, as of the last read."""
     withheld_problem: str = ""
-    """Problem with CPUs that a cgroup above withholds. Empty means that none does."""
+    """Problem with CPUs that a cgroup above withholds. Empty means that no CPU is withheld."""
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
-    """Devices of the last scan. None means that none was needed yet."""
+    """Devices of the last scan. None means that no turn has needed a scan yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Room seen by saved decisions. A restarted agent doesn't have this value, and decides the requests again."""
+    """Room at each saved decision. A restarted agent doesn't have this value, and decides the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
     in_place: InPlace = MappingProxyType({})
-    """Cgroups that needed no change in the last turn."""
+    """Cgroups that needed no change in the last turn, by path."""
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     quiet_cores: QuietCores = QuietCores()
     """Settings that pods request for their cores."""
     refused_partitions: CpuSet | None = None
-    """CPUs of partitions that could not be created. None means that no turn has tried yet."""
+    """CPUs of partitions that could not be created. None means that no turn has tried to create a partition yet."""
     failures: FailureResponse = FailureResponse()
-    """Response to failed cgroup writes."""
+    """Response to the failed cgroup writes of the last turn."""
     signalled: frozenset[str] = frozenset()
     """IDs of the stopping runs whose processes got SIGTERM."""
     asked: frozenset[str] = frozenset()
-    """IDs of the stopping runs to which SIGTERM was sent or could not be sent. SIGKILL follows in time for both."""
+    """IDs of the stopping runs to which SIGTERM was sent or could not be sent. In both cases, SIGKILL follows after the grace period."""
     conditions: tuple[str, ...] = ()
-    """Problems that the last whole turn has left, except failures."""
+    """Remaining problems of the last complete turn, except failures."""
     misplaced_problem: str = ""
-    """Problem with main processes outside their cgroups. Empty means that all are inside."""
+    """Problem with main processes outside their containers' cgroups. Empty means that there is none."""
     has_reconciled: bool = False
-    """Whether a whole turn has been done, even if its decision could not be saved."""
+    """Whether a complete turn has been done, even if its decision could not be saved."""
     reported: Reported = Reported()
     left_alone: LeftAlone | None = None
-    """Pods that the last turn has left as they were. None means that there was no whole turn."""
+    """Pods that the last turn has left unchanged. None means that there was no complete turn."""
     views: tuple[DomainView, ...] = ()
     """Last observations of each domain."""
     observed: DomainView | None = None
-    """View of all domains, as one value. None means that the last turn could not observe."""
+    """Observations of all domains, merged. None means that the last turn could not read the cgroups."""
     settled: Settled | None = None
-    """The last turn, if it left nothing to do."""
+    """Last turn, if it left nothing to do; otherwise None."""
     poll_seconds: float = POLL_SECONDS
-    """Seconds until the next look at changes without notification. They grow while nothing changes."""
+    """Seconds until the next check for changes that send no notification. The interval grows while nothing changes."""
 
     @property
     def decided_state(self) -> NodeState:
-        """State including the requests that are refused only because they could not be saved."""
+        """Return the state with the requests that are refused only because they could not be saved."""
         return _with_entries(self.state, self.unsaved)
 
     @property
     def shown_state(self) -> NodeState:
-        """State as people see it, including the requests that are not decided because a device plugin has not answered."""
+        """Return the state for users, with the requests that wait for a device plugin's answer."""
         return _with_entries(self.decided_state, self.postponed)
 
 

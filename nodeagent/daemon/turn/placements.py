@@ -1,5 +1,6 @@
-"""Placement files: the values of each container's cgroup, removed with the pod. Containers of the shared pool have one file together, so
-that a change of the pool is one write.
+"""Placement files: the values of each container's cgroup, removed with the pod.
+
+Containers of the shared pool have one common file, so that a change of the pool needs only one write.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFi
 from nodeagent.formats.manifest.placement_variables import placement_text
 
 _POOL_FILE = "_shared/pool"
-"""No UID begins with `_`."""
+"""Path of the shared pool's file below the placement directory. No UID begins with `_`."""
 
 
 def placement_directory(config: Config) -> str:
@@ -24,7 +25,7 @@ def placement_directory(config: Config) -> str:
 
 
 def placement_file(config: Config, entry: PodEntry, container: str) -> str:
-    """Return the path of the file that a container's processes read and watch. Legal UIDs and names are legal file names."""
+    """Return the path of the file that a container's processes read and watch. Valid UIDs and names are valid file names."""
     return f"{placement_directory(config)}/{_POOL_FILE if entry.is_placed_as_pool else f'{entry.pod.uid}/{container}'}"
 
 
@@ -35,10 +36,10 @@ class Placements:
         self._files = files
         self._rotation = Rotation()
         self._known: dict[str, ContainerPlacement | None] | None = None
-        """Placement by file, None for a file of other content. The attribute itself is None until the files have been read."""
+        """Placement by file, or None for a file with other content. The attribute is None until the files have been read."""
 
     def check(self, part: float) -> bool:
-        """Return whether the files are as they were written, of a part of the pods. No entry is missing or of another program."""
+        """Check that the placement files of a part of the pods (0 to 1) are as written, and that no file is missing or foreign."""
         pods = dict.fromkeys(name.partition("/")[0] for name in self._known or ())
         try:
             if self._files.list_pods() != pods.keys():
@@ -60,7 +61,9 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Write the placement files of all containers, and remove others. A file whose containers have no placement in `placed` stays.
+        """Write the placement files of all containers, and remove all other files.
+
+        If `placed` has no placement for a container, its file isn't changed.
 
         Returns:
             Problems, one for each cause. The next turn tries again.

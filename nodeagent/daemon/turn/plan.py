@@ -1,4 +1,4 @@
-"""Plan: the desired cgroups, and the ordered changes that lead to them."""
+"""Plan: the desired cgroups, and the ordered changes that produce them."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,14 +17,14 @@ class Planned(Struct, frozen=True):
     wanted: tuple[DesiredCgroup, ...]
     changes: Plan
     conditions: tuple[str, ...]
-    """Problems that remain after the plan."""
+    """Problems that the plan can't solve."""
 
 
 def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     """Plan the changes of all cgroups for a saved state.
 
-    Without a launcher, no cgroup is created, as systemd may be stopping the pods' unit. With new cgroups in it, systemd could neither
-    remove the unit's cgroup nor start the unit again (D9).
+    Without a launcher, no cgroup is created, because systemd may be stopping the pods' unit. With new cgroups below it, systemd could
+    neither remove the unit's cgroup nor start the unit again (D9).
     """
     assert world.kernel is not None
     node, state = memory.node, memory.state

@@ -1,4 +1,4 @@
-"""Problem: a failure as text for people, with its kind and the log fields of its pod."""
+"""Problem: the text of a failure for users, with the kind of the problem and the log fields of its pod."""
 
 from collections.abc import Callable, Mapping
 from typing import Self
@@ -12,11 +12,11 @@ from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 
 _KINDS = {CgroupError: ProblemKind.CGROUP, LauncherError: ProblemKind.LAUNCHER, StateFileError: ProblemKind.STATE}
-"""Kinds of problems by the class of the error. Other errors are of the kind OTHER."""
+"""Kinds of problems by class of error. All other errors have the kind OTHER."""
 
 
 class Problem(str):
-    """The text of a failure. Problems with equal text are the same problem."""
+    """Text of a failure. Two problems with equal texts are the same problem."""
 
     __slots__ = ("kind", "log_fields")
     kind: ProblemKind
@@ -33,18 +33,18 @@ class Problem(str):
 
     @classmethod
     def from_error(cls, err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Self:
-        """Return the error's message followed by its hint."""
+        """Make a problem from an error's message and hint."""
         kinds = (kind for error, kind in _KINDS.items() if isinstance(err, error))
         return cls(f"{err.message} ({err.hint})", fields, kind=next(kinds, ProblemKind.OTHER))
 
 
 def as_problem(text: str) -> Problem:
-    """Return a Problem unchanged, or make one without log fields from a plain text."""
+    """Return a Problem unchanged, or make a Problem without log fields from a plain text."""
     return text if isinstance(text, Problem) else Problem(text)
 
 
 def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | None = None) -> Problem | None:
-    """Change a cgroup or call the launcher. Return the problem if that failed."""
+    """Call a function that changes a cgroup or calls the launcher. Return the problem if it fails."""
     try:
         call()
     except (CgroupError, LauncherError) as err:
@@ -53,7 +53,7 @@ def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | No
 
 
 def owner_fields(state: NodeState, path: str) -> dict[str, str]:
-    """Return the log fields of the pod or container that owns a cgroup. Empty for a cgroup without a pod."""
+    """Return the log fields of the pod or container to which a cgroup belongs. Empty for a cgroup without a pod."""
     for entry in state.entries:
         if path == entry.pod_path:
             return pod_fields(entry.pod)

@@ -1,4 +1,4 @@
-"""Files in the state directory: the state, and kubelet's checkpoints derived from it."""
+"""Files in the state directory: the state, and kubelet's checkpoints, which are derived from the state."""
 
 import shlex
 from pathlib import Path
@@ -35,18 +35,18 @@ class Recorder:
         self._directory = Path(directory)
         self._log = log
         self._unusable = unusable
-        """Files that a start could not use. They are set aside before anything is written in their place."""
+        """Files that could not be used at the start. They are set aside before new files are written."""
         self.set_aside: tuple[str, ...] = ()
-        """Names of the files that were set aside."""
+        """New names of the files that were set aside."""
         self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
-        """Last written content by checkpoint."""
+        """Last written content of each checkpoint, by file name."""
         self._expected: dict[str, bytes] = {}
         self._has_devices = False
         """Whether any pod has had devices since this process started."""
 
     def expect_checkpoints(self, node: NodeSetup, promises: Promises) -> None:
-        """Remember the expected content of kubelet's checkpoints, which an earlier agent process with these allocations has written."""
+        """Remember the expected content of kubelet's checkpoints. An earlier agent process with the same allocations has written it."""
         self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState, sync: Sync = Sync.DURABLE) -> None:
@@ -58,7 +58,7 @@ class Recorder:
             sync: whether the state must survive a loss of power.
 
         Raises:
-            StateFileError: the state could not be written. The file still holds the previous generation.
+            StateFileError: the state could not be written. The file still has the previous state.
         """
         content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
@@ -70,7 +70,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # if this path was reported already, no other file has been set aside since
+            return  # if a problem with this path was reported already, no other file has been set aside since
         self._log.warning(
             "state_set_aside",
             file=name,
@@ -87,7 +87,7 @@ class Recorder:
         Return the problems.
         """
         if self._unusable:
-            return ()  # the state could not be saved yet, so kubelet's files aren't written either
+            return ()  # the state isn't saved yet, so kubelet's checkpoints aren't written either
         problems = []
         for name, content in encode_checkpoints(node, promises).items():
             try:
@@ -99,7 +99,7 @@ class Recorder:
         return tuple(problems)
 
     def _write_device_checkpoint(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
-        """Write kubelet's checkpoint of devices. Its earlier content isn't checked, as no decision uses it."""
+        """Write kubelet's device checkpoint. The previous content isn't checked, because no decision uses this file."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
         content = encode_devices(promises, pools).encode()
@@ -124,7 +124,7 @@ class Recorder:
                 is_intact = read_checkpoint(found).problem is None
             except CheckpointError:
                 is_intact = False
-            if is_intact:  # another agent wrote the file, or an earlier process died before it could update the file
+            if is_intact:  # another agent wrote the file, or an earlier process ended before it could update the file
                 self._log.info("checkpoint_differed", file=path, hint=_MADE_ANEW)
             else:
                 self._set_aside(name)

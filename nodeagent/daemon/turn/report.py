@@ -43,7 +43,7 @@ _LONGEST_POLL_SECONDS = 1.0
 
 
 class Done(Struct, frozen=True):
-    """Results of a whole turn."""
+    """Results of a complete turn."""
 
     world: World
     saved: Saved
@@ -61,7 +61,7 @@ class TurnReport(Struct, frozen=True):
 
 
 class Reporter(Struct, frozen=True):
-    """Reporter of turns. `standing` are the current problems of other parts of the agent."""
+    """Reporter of turns. `standing` has the current problems that other parts of the agent have found."""
 
     edges: Edges
     metrics: MetricsRecorder
@@ -69,11 +69,11 @@ class Reporter(Struct, frozen=True):
     standing: tuple[Problem, ...]
 
     def report_undecided(self, seen: Seen, began: float) -> TurnReport:
-        """Report a turn that decided nothing, as the cgroups could not be read."""
+        """Report a turn that decided nothing because the cgroups could not be read."""
         return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
     def report_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
-        """Report a whole turn."""
+        """Report a complete turn."""
         edges, saved, carried = self.edges, done.saved, done.carried
         state, turn, memory = saved.memory.state, saved.turn, done.acted.memory
         if saved.problem is not None:
@@ -219,7 +219,7 @@ class Reporter(Struct, frozen=True):
         return TurnReport(memory, view, pause_seconds)
 
     def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
-        """Return the problems that aren't failures of this turn."""
+        """Yield the problems that aren't failures of this turn."""
         yield from self.standing
         yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem))
         services = [describe_suspended_plugins(memory.node.managers)]

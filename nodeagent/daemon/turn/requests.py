@@ -1,6 +1,6 @@
-"""Requests of other threads to the deciding thread. Each waits in a queue for a turn and is answered at its end.
+"""Requests of other threads to the deciding thread. Each request waits in a queue for a turn, and is answered at the turn's end.
 
-A request that a turn could not fulfil is kept for the next turn, although its caller was answered.
+A request that a turn could not fulfil is also repeated in the next turn, although its caller was answered.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,20 +20,20 @@ class TurnRequest(Struct, eq=False):
     """Request to a turn."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of refused pods, or pods with refused changes, to decide again."""
+    """UIDs of pods to decide again: refused pods, or pods with refused changes."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end although they have manifests."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """View after the turn, or an error if the turn could not fulfil the request. Cancelled if its caller has stopped waiting."""
+    """View after the turn, or an error if the turn could not fulfil the request. The future is cancelled if the caller stops waiting."""
 
 
 class Requests:
-    """Queue of requests. Any thread may put requests; the deciding thread takes and answers them."""
+    """Queue of requests. Any thread may add requests; the deciding thread takes and answers them."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[TurnRequest] = SimpleQueue()
         self._taken: list[TurnRequest] = []
-        """Requests of the current turn. Between turns, one request with everything that the last turn could not fulfil."""
+        """Requests of the current turn. Between turns, it has one request with everything that the last turn could not fulfil."""
         self._is_closed = False
 
     def put(self, request: TurnRequest) -> None:
@@ -50,8 +50,8 @@ class Requests:
         """Answer the taken requests. Requests to decide on postponed pods wait for a later turn.
 
         Args:
-            view: the view after the turn.
-            undone: UIDs of the pods with an unfulfilled request, each with the reason.
+            view: view after the turn.
+            undone: reasons for unfulfilled requests, by pod UID.
             postponed: UIDs of the pods that a later turn decides.
         """
         taken = [request for request in self._taken if not request.retried & postponed]
@@ -71,7 +71,7 @@ class Requests:
             self._taken.append(noted)
 
     def close(self) -> None:
-        """Refuse all waiting and future requests, as no turn will follow."""
+        """Refuse all waiting and future requests, because no turn will follow."""
         self._is_closed = True
         _refuse([*self._taken, *self._drain()])
         self._taken.clear()

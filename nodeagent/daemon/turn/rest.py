@@ -1,4 +1,4 @@
-"""Rest: the part of a turn that is needed even if nothing has changed since an earlier turn that left nothing to do."""
+"""Rest: a shortened turn. It is sufficient if no input has changed since a complete turn that left nothing to do."""
 
 from nodeagent.core.admission.managers import describe_suspended_plugins
 from nodeagent.daemon.turn.decide import device_pools
@@ -9,7 +9,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 
 _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RUNS, WakeUpReason.MANIFESTS})
-"""Reasons whose every effect shows in the inputs."""
+"""Reasons for a turn whose effects are all visible in the inputs."""
 
 
 def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[str, ...]) -> tuple[object, ...]:
@@ -32,10 +32,10 @@ def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[st
 
 
 def rest(edges: Edges, seen: Seen, reasons: frozenset[WakeUpReason], standing: tuple[str, ...]) -> float | None:
-    """Check what no input shows: settings of the host, files that others may have changed, and processes outside of their cgroups.
+    """Check the things that no input shows: settings of the host, files that others may have changed, and processes outside their cgroups.
 
     Returns:
-        Seconds until the next turn if nothing wakes the agent before. None means that a whole turn is needed.
+        Seconds until the next turn if nothing wakes the agent before. None means that a complete turn is needed.
     """
     memory, settled = seen.memory, seen.memory.settled
     assert not isinstance(seen.domains, Problem)

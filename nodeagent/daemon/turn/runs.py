@@ -1,4 +1,4 @@
-"""Runs of the launcher, as the deciding thread uses them. An unreachable launcher is a problem, not an error."""
+"""Runs of the launcher, for the deciding thread. An unreachable launcher is returned as a problem and not raised."""
 
 import errno
 import time
@@ -33,7 +33,7 @@ from nodeagent.formats.wire.launcher_protocol import (
 )
 
 START_ERROR_CODE = 128
-"""Exit code of a container that could not be started. Container runtimes use the same code (kubelet's StartError)."""
+"""Exit code of a container that could not be started, as in container runtimes (kubelet's StartError)."""
 _SIGTERM = 15
 _SIGKILL = 9
 
@@ -43,22 +43,22 @@ class Unprepared(Struct, frozen=True):
 
     why: str
     is_postponed: bool = False
-    """Whether a plugin has not answered yet. A turn is due once it has. Otherwise the start has failed."""
+    """Whether a plugin hasn't answered yet, so that its answer triggers another turn. If not, the preparation has failed."""
 
 
 class Runner:
-    """Caller of the launcher. Each method returns the problem, or None on success."""
+    """Client of the launcher. Each method returns the problem, or None on success."""
 
     def __init__(
         self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
     ) -> None:
         self._client = client
         self._prepare = prepare
-        """Has device plugins prepare a container's devices. None means success."""
+        """Function that has device plugins prepare a container's devices. None means success."""
         self._token = ""
-        """Token of the launcher's last answer."""
+        """Token in the launcher's last answer, from which the launcher knows which changes the agent has seen."""
         self._listed: Mapping[str, Run] = {}
-        """Runs in the launcher's list, the same value until one changes."""
+        """Runs in the launcher's list. The same object is returned until a run changes."""
         self._failed: dict[str, Run] = {}
         """Failed starts by run ID. The launcher keeps no record of them."""
 
@@ -122,7 +122,7 @@ class Runner:
         except LauncherError as err:
             return Problem.from_error(err)
         if isinstance(answer, StartFailed) and answer.stage is StartStage.CGROUP:
-            # The failure isn't the container's: the container waits until its cgroup is ready.
+            # The failure isn't specific to the container, so the container waits until its cgroup is ready.
             why = f"cannot start {pod.full_name} {container.name} in {request.cgroup}: {answer.message}"
             advice = "another program may have changed or removed that cgroup: see cgroup.type and cpuset.cpus.effective there"
             return Problem(f"{why} ({advice})", pod_fields(pod, container.name))
@@ -147,7 +147,7 @@ class Runner:
 
 
 def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
-    """Return the variables that device plugins set, or a text that says why an answer can't be read."""
+    """Return the environment variables that device plugins set, or a text that says why an answer can't be decoded."""
     if not launch.placement.device_answers:
         return ()
     from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
@@ -155,12 +155,14 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
-    except ProtobufError as err:  # the plugin's answer was checked when it came, but here it was read from a file
+    except (
+        ProtobufError
+    ) as err:  # the plugin's answer was checked when it was received, but this copy was read from a file
         return f"what a device plugin has answered: {err}"
 
 
 def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
-    """Describe the failed step, the program, and the PATH in which the program was searched."""
+    """Describe the failed step, the program, and the PATH in which the program was searched for."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
             # variables of a container are confidential, even its PATH, so their values aren't shown

@@ -1,4 +1,4 @@
-"""Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect."""
+"""Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect, except that pods end."""
 
 from collections.abc import Iterator, Mapping
 
@@ -30,14 +30,14 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind
 
 
 class Saved(Struct, frozen=True):
-    """Part of a decision that takes effect."""
+    """Part of the decision that takes effect."""
 
     memory: TurnMemory
     turn: Turn
     took_ms: tuple[int, ...]
-    """Duration of each decision that takes effect."""
+    """Duration of each decision that takes effect, in milliseconds."""
     undone: Mapping[str, str]
-    """UIDs of pods with a request that the turn could not fulfil, each with the reason."""
+    """Reasons for requests that the turn could not fulfil, by pod UID."""
     problem: Problem | None = None
     """Reason why the decision could not be saved. None means that it is saved."""
     error: int | None = None
@@ -45,7 +45,7 @@ class Saved(Struct, frozen=True):
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. If that fails, nothing is allocated or released, but pods still end, which may free disk space."""
+    """Save a decision. If that fails, nothing is allocated or released. Pods still end, which may free disk space."""
     memory, turn = decided.memory, decided.turn
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
@@ -72,7 +72,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
 
 
 def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep only the endings of a decision. Requests that it would have met are refused until saving works again (E22)."""
+    """Keep only the endings of pods from a decision. Requests that it would have met are refused until saving succeeds again (E22)."""
     memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, problem)
     unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
@@ -85,7 +85,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
 
 
 def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
-    """Return the pods with a request that the decision would have met, each with the refusal."""
+    """Yield the pods whose requests the decision would have met, each with the refusal."""
     known = {entry.pod.uid: entry for entry in state.entries}
     for entry in decided.turn.state.entries:
         if not entry.is_active or entry.deleting_since_ms is not None:
@@ -103,7 +103,7 @@ def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodE
 
 
 def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
-    """Return the pods that wait for device plugins, each with the time since which it waits."""
+    """Return the pods that wait for device plugins, each with the start time of the wait."""
     before = {entry.pod.uid: entry.refusal or entry.idle_refusal for entry in memory.postponed}
     entries = []
     for entry in turn.postponed:
@@ -116,7 +116,7 @@ def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
 
 
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the pods with a request that the turn could not fulfil, each with the reason."""
+    """Return the reasons for requests that the turn could not fulfil, by pod UID."""
     requested = decided.world.retried | decided.world.released
     waiting = [entry for entry in state.entries if entry.pod.uid in requested and entry.deleting_since_ms is None]
     if problem is not None:
@@ -132,7 +132,7 @@ def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) ->
 
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
-    """Log the notes of CPU plugins on released CPUs, once the release is saved."""
+    """Log the notes of CPU plugins about released CPUs, once the release is saved."""
     for note in list_plugin_notes(memory.node.managers, memory.state.promises, state.promises):
         log = edges.log.warning if note.has_failed else edges.log.info
         entry = memory.state.entry(note.pod_uid)

@@ -1,4 +1,4 @@
-"""Files of the runtime directory that follow the state: written only if they differ, and removed with their pods."""
+"""Files in the runtime directory that are derived from the state: written only if they differ, and removed with their pods."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -20,10 +20,10 @@ def sync_files(
 
     Args:
         files: directory of the files.
-        held: content by file, None for a file of other content. It is updated.
-        wanted: content by file. None means that the file stays as it is.
-        text: encodes content.
-        alive: called before each write and removal.
+        held: known content by file, or None for a file with other content. The mapping is updated.
+        wanted: wanted content by file. None means that the file isn't changed.
+        text: function that encodes a content.
+        alive: function called before each write and removal.
 
     Returns:
         Problems, one for each cause. The next turn tries again.

@@ -1,4 +1,4 @@
-"""Tell: write the files in which containers and users of claims find their CPUs, memory and devices."""
+"""Tell: write the files from which containers and users of claims learn their CPUs, memory and devices."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread. Each is a reason without data, so that any number can coalesce."""
+"""Wake-ups of the deciding thread. A wake-up is a reason without data, so that several can be merged."""
 
 import enum
 import threading
@@ -23,15 +23,15 @@ class WakeUpReason(enum.Enum):
 
 
 READ_EVERYTHING = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.RELOAD})
-"""Reasons to read every cgroup again, and not only what has changed."""
+"""Reasons to read all cgroups again, even unchanged ones."""
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons to read the sources of pods again. A turn for other reasons uses the last pods."""
+"""Reasons to read the sources of pods again. A turn with only other reasons uses the last result."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
 """Reasons to read the machine again."""
 
 
 class Rescans:
-    """Timer that adds the reason TIMER once per period, however often the thread wakes for other reasons."""
+    """Timer that adds the reason TIMER once per period, even if the thread often wakes for other reasons."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class Rescans:
 
 
 class Wakeups:
-    """Set of reasons. Any thread or signal handler adds to it, and the deciding thread empties it."""
+    """Set of reasons. Any thread or signal handler can add reasons; the deciding thread takes them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())
@@ -61,7 +61,7 @@ class Wakeups:
             self._condition.notify()
 
     def wait(self, timeout_seconds: float) -> frozenset[WakeUpReason]:
-        """Wait for a reason and take all. After the timeout, the reason is TIMER."""
+        """Wait for a reason, and take all reasons. After the timeout, the reason is TIMER."""
         deadline = self._clock() + timeout_seconds
         with self._condition:
             while not self._reasons:
