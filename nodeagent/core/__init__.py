@@ -1,5 +1,6 @@
-"""All decisions: the allocations of pods, the order of cgroup writes, the actions of a turn. Pure: no I/O, clock, randomness or logging.
+"""All decisions: the allocations of pods, the order of cgroup writes, the actions of a turn. The code is pure: it has no I/O, clock,
+randomness or logging.
 
-From the values that all share (model) to whole turns (turn) and their explanations (explain); imports point down that order only:
-`[tool.importlinter]` in pyproject.toml has it.
+The packages reach from shared values (model) to whole turns (turn) and their explanations (explain). A package imports only packages before
+it in this order, which `[tool.importlinter]` in pyproject.toml defines.
 """

@@ -18,7 +18,7 @@ from nodeagent.core.resources.resource import Resource, ResourceHints, Share
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
-    """Return the node that the managers prefer to use. None means that they disagree, or that all abstain."""
+    """Return the one of two NUMA nodes that the managers prefer. None means that the managers disagree, or that all abstain."""
     votes = set()
     for manager in managers:
         shares = manager.list_shares(promises, manager.name)
@@ -67,7 +67,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the allocated percentage of the amounts on these nodes alone. None means that nothing there can be allocated."""
+    """Return the percentage of the amounts on these nodes that is allocated. None means that the nodes have nothing to allocate."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

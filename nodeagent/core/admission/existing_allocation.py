@@ -1,6 +1,7 @@
-"""Pods that already hold all requested resources. Admitting such a pod again allocates nothing and never refuses the pod.
+"""Pods that already hold all requested resources, as after a restart, or on a node that kubelet managed before.
 
-This happens after a restart, and on a node that kubelet managed before (Erratum.POD_ALLOCATED_AGAIN and its neighbours).
+Admitting such a pod again allocates nothing and never refuses the pod (Erratum.POD_ALLOCATED_AGAIN and the errata after it describe
+kubelet's behaviour).
 """
 
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Tell whether a pod holds all requested resources. Plain init containers normally don't count, because they may have run and released
-    theirs.
+    """Tell whether a pod holds all requested resources. Plain init containers normally don't count, because they may have ended and
+    released their holdings.
 
     Args:
         managers: the managers, as built.
@@ -45,7 +46,7 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Return the stored hints. If any hint is missing, return hints for the NUMA nodes of the containers' holdings instead."""
+    """Return a pod's stored hints. If a hint is missing, return hints for the NUMA nodes of the containers' holdings instead."""
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints
@@ -62,7 +63,7 @@ def kept_hints(
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
-    """Return the changes of metrics that kubelet counts for a pod which already holds its resources."""
+    """Return the changes of metrics that kubelet counts when it admits a pod that already holds its resources."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

@@ -1,7 +1,7 @@
 """Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
 
-The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. Invariants of a single resource
-are in its package, for example core/resources/cpu/invariants.py. This module has the invariants that all resources share.
+The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. This module has the invariants
+that all resources share. A resource's own invariants are in its package, for example core/resources/cpu/invariants.py.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devi
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return allocations for a pod that isn't active, or for a container that the pod doesn't have."""
+    """Return a violation for each allocation of a pod that isn't active, or of a container that the pod doesn't have."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
@@ -31,8 +31,8 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return devices that two containers hold. Exceptions are devices of plain init containers in the same pod, and devices of a shared
-    claim.
+    """Return a violation for each device that two containers hold. Two containers may share devices of plain init containers in the same
+    pod, and devices of a shared claim.
     """
     if not taken_devices(promises):
         return
@@ -58,7 +58,7 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return claimed devices that no container of the claim's pod holds."""
+    """Return a violation for each claimed device that no container of the claim's pod holds."""
     for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
         kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}

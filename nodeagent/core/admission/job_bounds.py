@@ -1,4 +1,4 @@
-"""Limits for the jobs of an ordinary user. All jobs of one user together must stay within the limits. Root has no limits."""
+"""Limits for the jobs of an ordinary user. The sum of all jobs of one user must stay within the limits. Root has no limits."""
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
@@ -20,7 +20,7 @@ def find_exceeded_bound(
         bounds: the limits.
         held: the user's other jobs.
         job: the job.
-        reserved: the resources that count as a reservation's instead, by the UID of the pod in it.
+        reserved: the resources that count as a reservation's and not as the job's, by the UID of the pod in it.
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
@@ -29,7 +29,9 @@ def find_exceeded_bound(
 
 
 def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
-    """Return a text about the limit that a reservation would exceed together with the user's others. None means that it exceeds none."""
+    """Return a text about the limit that a reservation would exceed together with the user's other reservations. None means that no limit
+    is exceeded.
+    """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:
         return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations} for you"

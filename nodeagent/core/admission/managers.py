@@ -1,4 +1,5 @@
-"""All managers together: allocations when a pod is admitted, starts, stops and is removed, and promises restored from saved files.
+"""All managers together: they allocate when a pod is admitted, release when its containers start or end, and restore promises from saved
+files.
 
 Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups. The daemon acts on the results.
 """
@@ -72,7 +73,7 @@ class Managers(Struct, frozen=True):
         return self.providers.of(CpuResource).manager.plugins
 
     def is_pod_level(self, pod: Pod) -> bool:
-        """Whether the pod gets one set, which its containers share (KEP-5526)."""
+        """Whether the pod gets one allocation as a whole, which its containers share (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
 
     def knowing(
@@ -82,7 +83,7 @@ class Managers(Struct, frozen=True):
         *,
         has_devices: bool = False,
     ) -> "Managers":
-        """Return the managers with devices, for decisions on pods that name or request devices.
+        """Return the managers with devices added, for decisions on pods that name or request devices.
 
         Args:
             devices: the discovered devices. None means that no scan has been made.
@@ -123,19 +124,19 @@ class Managers(Struct, frozen=True):
         return () if self.device_manager is None else self.device_manager.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return the managers for trials, which don't call device plugins."""
+        """Return the managers for trial decisions, which don't call device plugins."""
         if self.device_manager is None:
             return self
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
-        """Return the managers without the node's own preferences for NUMA nodes, which a kubelet lacks."""
+        """Return the managers without those settings that prefer NUMA nodes and that kubelet lacks (`sameNumaNodes`, `spreadHugePages`)."""
         resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
         return replace(self, providers=replace(self.providers, resources=resources, topology=topology))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return the node's allocatable amounts, with the amounts of extended resources added."""
+        """Return the node's allocatable amounts, extended by the amounts of extended resources."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         amounts = tuple(sorted({**dict(allocatable.amounts), **more}.items()))
         sums_extended = not self.reproduces(Erratum.EXTENDED_RESOURCES_SUMMED_LAST)
@@ -175,15 +176,16 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a plugin has failed. Then no smaller request is tried, because the plugin isn't called again before it recovers.
+        """Whether a plugin has failed.
 
-        A plugin that *refused* CPUs (Allocate) has judged only these CPUs, so other CPUs may be tried.
+        If so, no smaller request is tried, because the plugin isn't called again before it recovers. A plugin that *refused* CPUs
+        (Allocate) has judged only these CPUs, so other CPUs may be tried.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether a later turn decides on the pod again, because a device plugin has not answered yet."""
+        """Whether the pod is decided again in a later turn, because a device plugin has not answered yet."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
@@ -237,7 +239,7 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return an error for each preference for NUMA nodes that is on, if errata are reproduced. No kubelet has these preferences."""
+    """Return an error for each enabled setting that prefers NUMA nodes, if errata are reproduced. No kubelet has these settings."""
     if placement.errata is Errata.FIXED:
         return ()
     settings = (("sameNumaNodes", placement.same_numa_nodes), ("spreadHugePages", placement.spread_huge_pages))
@@ -253,7 +255,7 @@ def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return an error for each feature gate that is on and needs another gate which is off, in kubelet's words."""
+    """Return an error for each enabled feature gate that depends on a disabled gate, in kubelet's words."""
     return tuple(
         StartRefused(
             f"{name} is enabled, but depends on features that are disabled: [{needed}]",
@@ -266,16 +268,16 @@ def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
-    """Return the promises of a node on which all pods are unrecovered."""
+    """Return the initial promises of a node, on which no allocation has been recovered yet."""
     promises = resume(managers, Promises())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Judge nodeagent's saved promises on the current machine with the current configuration.
+    """Check nodeagent's saved promises against the current machine and configuration.
 
-    Changes of online CPUs and of memory are applied. Promises that the machine can't keep are in `shortfalls`.
+    Changes of online CPUs and of memory are applied. `shortfalls` has the promises that the machine can't keep.
     """
     for manager in managers.providers.resources:
         judged = manager.validate(promises)
@@ -286,12 +288,12 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
-    """Return every promise that the machine can't keep at present."""
+    """Return every promise for which the machine has too few CPUs or too little memory at present."""
     return tuple(short for manager in managers.providers.resources for short in manager.shortfalls(promises))
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """Return the values of the metrics right after a start."""
+    """Return the values of the metrics right after a start of the managers."""
     return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
@@ -326,8 +328,8 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the demand on which the decision was made. First require the preferred class of cores, if there is one.
-    If that fails, allow any class.
+    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first tried as a required class.
+    If that fails, any class is allowed.
     """
     demand = demand_of(managers.rules, pod)
     sort_refusal = _refuse_unsorted(managers, pod) if managers.cpu_plugins else None
@@ -346,7 +348,7 @@ def _decide(
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Return the waiting items in the order of decision. Only CPU plugins (Sort) change their order."""
+    """Return the waiting items in the order in which they are decided. Only CPU plugins (Sort) change their order."""
     if not managers.cpu_plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
@@ -373,7 +375,7 @@ def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> 
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod if a CPU plugin fails to sort it. None means no refusal."""
+    """Refuse a pod if a CPU plugin failed to sort it. None means no refusal."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.cpu_plugins, pod)
@@ -396,7 +398,7 @@ def _decide_demand(
     *,
     is_running: bool,
 ) -> AdmissionResult:
-    """Decide with the node's preferences for NUMA nodes. If they refuse the pod, decide as a kubelet would."""
+    """Decide with the node's settings that prefer NUMA nodes. If the pod is refused, decide without these settings, as kubelet does."""
     outcome = _decide_once(managers, promises, pod, demand, sort_refusal, is_running=is_running)
     if not managers.placement.prefers_numa_nodes or outcome.refusal is None:
         return outcome
@@ -583,7 +585,7 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
-    """Compute the gauges from the promises."""
+    """Compute the values of the gauges from the promises."""
     return tuple(each for manager in managers.providers.resources for each in manager.gauges(promises))
 
 

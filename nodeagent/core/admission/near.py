@@ -1,6 +1,6 @@
 """Pods that ask to be near devices: hints for the topology manager, and the refusal if the machine has no such devices.
 
-Loaded only for pods that name devices.
+The module is loaded only for pods that name devices.
 """
 
 from nodeagent.core.model.devices import Device, PlacedDevices
@@ -13,20 +13,20 @@ from nodeagent.errors import printable
 _MAX_DEVICES = 12
 """Limit on the devices that a refusal lists."""
 _MAX_NAMES = 3
-"""Limit on the listed names of a device, because a network card may have hundreds of interfaces."""
+"""Limit on the listed names of one device, because a network card may have hundreds of interfaces."""
 _MAX_CHARACTERS = 64
-"""Limit on the characters of a name, because users can rename interfaces. A quoted problem may be ten times as long."""
+"""Limit on the characters of a listed name, because users can rename interfaces. A quoted problem may be ten times as long."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name. Without a scan of devices there are no hints, and only the pod's holdings count."""
+    """Return the hints for each name. Without a scan of devices there are no hints, so only existing holdings are considered."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices which the machine doesn't have."""
+    """Refuse a pod that asks to be near devices if the machine doesn't have these devices."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))

@@ -1,5 +1,5 @@
-"""Check of a pod's requests against the capacity of the whole node, with kubelet's reasons (D6). Knows neither single CPUs nor NUMA
-nodes.
+"""Check of a pod's requests against the capacity of the whole node, with kubelet's reasons (D6). The check doesn't consider single CPUs or
+NUMA nodes.
 """
 
 import struct
@@ -15,7 +15,7 @@ from nodeagent.core.model.pod_resources import effective_requests
 from nodeagent.core.model.quantity import Quantity
 
 NodeAmounts = tuple[tuple[str, int], ...]
-"""(resource, amount), sorted by resource: CPUs in thousandths, other resources in bytes or pieces."""
+"""Pairs (resource, amount), sorted by resource. CPUs are in thousandths, other resources in bytes or counts."""
 
 
 class Allocatable(Struct, frozen=True):
@@ -24,9 +24,9 @@ class Allocatable(Struct, frozen=True):
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Configured limits on the number of pods: (configuration field, its value, its factor)."""
+    """Configured limits on the number of pods: configuration field, its value, and the factor by which the value is multiplied."""
     sums_extended: bool = True
-    """Whether extended resources count, which the managers judge as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
+    """Whether extended resources are checked here, although the managers check them as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
 
 
 class Usage(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Usage(Struct, frozen=True):
         return self._add(pod, -1, pod_level_resources)
 
     def is_less_than(self, before: "Usage") -> bool:
-        """Whether fewer pods are counted than before, or a smaller amount of some resource."""
+        """Whether the sums contain fewer pods than `before`, or a smaller amount of some resource."""
         amounts = dict(self.amounts)
         return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
 
@@ -57,7 +57,7 @@ class Usage(Struct, frozen=True):
 
 
 class Insufficient(Struct, frozen=True):
-    """The first insufficient resource, in kubelet's words."""
+    """The first resource of which the node has too little, in kubelet's words."""
 
     resource: str
     requested: int
@@ -77,7 +77,7 @@ class Insufficient(Struct, frozen=True):
 
 
 _REQUESTS = "list_requests"
-"""Key of a pod's requests in `Pod.derived`. Each decision adds up the requests of all pods."""
+"""Key of a pod's requests in `Pod.derived`. They are cached because each decision adds up the requests of all pods."""
 
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
@@ -95,7 +95,7 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
 def insufficient(
     pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
 ) -> Insufficient | None:
-    """Judge one more pod in addition to the counted pods. None means that the capacity suffices.
+    """Check whether one more pod fits in addition to the counted pods. None means that the pod fits.
 
     Source: the scheduler's noderesources.Fits in kubelet's predicate handler. It reports the first failure: pods, cpu, memory, then other
     resources. kubelet checks the other resources in random order, this function by name.
@@ -145,7 +145,9 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Complete the configuration with the memory reservation, which depends on the machine if a threshold is a percentage."""
+    """Complete the configuration with the memory reservation. The machine is needed because a threshold may be a percentage
+    of its memory.
+    """
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
     )
@@ -153,7 +155,7 @@ def with_machine(config: Config, memory_bytes: int) -> Config:
 
 
 def eviction_bytes(config: Config, memory_bytes: int) -> int:
-    """Return the hard eviction threshold `memory.available` in bytes. 0 means no threshold."""
+    """Return the hard eviction threshold `memory.available` in bytes. The value 0 means no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
     # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32. Its product with the capacity is

@@ -1,6 +1,7 @@
 """Rules for admitted pods: which containers share CPUs, and how many CPUs a container lacks.
 
-Reading a node needs only these rules. The managers, which decide on new pods, are in modules that commands such as `inspect` don't import.
+Code that only reads a node needs only these rules. The managers, which decide on new pods, are in modules that commands such as `inspect`
+don't import.
 """
 
 from typing import Protocol
@@ -48,7 +49,7 @@ class ReadRules(Struct, frozen=True):
 
 
 class KnownNode(Protocol):
-    """A configuration on a machine, used for decisions (`NodeSetup`) or only read (`ReadNode`)."""
+    """A configuration on a machine, used either for decisions (`NodeSetup`) or only for reading (`ReadNode`)."""
 
     @property
     def config(self) -> Config: ...
@@ -65,7 +66,7 @@ class KnownNode(Protocol):
 
 
 class ReadNode(Struct, frozen=True):
-    """A node as the agent has described it. The agent has already judged the configuration."""
+    """A node as the agent has described it. Its configuration isn't checked again, because the agent has already checked it."""
 
     config: Config
     topology: Topology
@@ -74,7 +75,7 @@ class ReadNode(Struct, frozen=True):
 
 
 def read_node_of(config: Config, topology: Topology, decided_on: Topology, reserved: CpuSet) -> ReadNode:
-    """Return a node that the agent has described.
+    """Return a node from the agent's description.
 
     Args:
         config: the agent's configuration.
@@ -89,7 +90,7 @@ def read_node_of(config: Config, topology: Topology, decided_on: Topology, reser
 
 
 def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return which containers share a container's CPUs."""
+    """Return the kind of isolation of a container, that is, with which containers it shares CPUs."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST
@@ -101,7 +102,7 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return how many of its exclusive CPUs an admitted container lacks, because a recovery found too few."""
+    """Return how many of its exclusive CPUs an admitted container lacks, because fewer CPUs were found when the state was recovered."""
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
     # An init container may have passed its CPUs on to later containers.

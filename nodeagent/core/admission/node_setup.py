@@ -1,4 +1,4 @@
-"""A configuration on a machine, judged as kubelet does at startup. The agent and some commands make decisions with it."""
+"""A configuration on a machine, checked as kubelet does at startup. The agent uses it for decisions, and so do some commands."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
 
 _LEAST_MEMORY_BYTES = 2**24
-"""A lower bound on the memory of a machine, for a threshold in percent. No Linux with cgroup v2 boots in 16 MiB."""
+"""Lower bound on the memory of a machine, for a threshold in percent. No Linux with cgroup v2 boots in 16 MiB."""
 
 
 class NodeSetup(Struct, frozen=True):
@@ -34,7 +34,7 @@ class NodeSetup(Struct, frozen=True):
 
 
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
-    """Return the node with its CPU plugins' code, which decisions need."""
+    """Return the node with the code of its CPU plugins loaded, which decisions need."""
     managers, config = node.managers, node.config
     cpu = with_cpu_plugins(managers.providers.of(CpuResource).manager, plugins)
     providers = managers.providers.having(CpuResource(cpu))
@@ -88,7 +88,9 @@ def on_machine(
 
 
 def find_impossible(config: Config) -> tuple[StartRefused, ...]:
-    """Return the errors of a configuration that no machine can satisfy. Other errors of a placement have their own check."""
+    """Return the errors of a configuration that no machine can satisfy. Other errors in the placement settings are found by a separate
+    check.
+    """
     placement = with_machine(config, _LEAST_MEMORY_BYTES).placement
     if placement.memory_manager_policy != "Static" or invalid_entries(placement) is not None:
         return ()
@@ -96,8 +98,8 @@ def find_impossible(config: Config) -> tuple[StartRefused, ...]:
 
 
 def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts it, but then admits no pod that
-    requests CPUs.
+    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts such a configuration, but then admits
+    no pod that requests CPUs.
     """
     placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:

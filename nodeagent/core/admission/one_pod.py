@@ -1,6 +1,7 @@
 """Admission of one pod: hints of all managers, their merge, then the allocation by each manager, per container or per pod.
 
-The order is the same as in kubelet's container manager: CPUs before memory. The core doesn't log, so the results contain all observations.
+The order is the same as in kubelet's container manager: CPUs before memory. The core doesn't log, so all observations are part of the
+results.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """Event: a trial with a preference (class of cores, own option) has failed, so the pod is decided again without it."""
+    """Event: a trial with a preference (class of cores, or a setting that kubelet lacks) has failed, so the pod is decided again without
+    the preference.
+    """
 
 
 AllocationObserver = Callable[[Allocated | DecidedAnew], None]
@@ -75,7 +78,7 @@ class Providers(Struct, frozen=True):
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Replace the resource of the same type. If there is none, put the resource first."""
+        """Return providers in which this resource replaces the resource of the same type. If there is none, the resource comes first."""
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -88,7 +91,7 @@ class Providers(Struct, frozen=True):
     def hints(
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
-        """Return the hints over which hints of CPUs may take precedence (beginning with `near`), and all other hints."""
+        """Return two groups of hints: those that hints of CPUs may overrule (first the hints of `near`), and all others."""
         others: ResourceHints = ()
         for resource in self.resources:
             found = ask(resource)
@@ -108,7 +111,9 @@ class MergeReport(Struct, frozen=True):
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts (`preferCPUsNumaNode`)."""
     instead_of: Merged | None = None
-    """Result of the merge that a set for both CPUs and memory has replaced (`sameNumaNodes`). None means that it wasn't replaced."""
+    """Result of the merge before it was replaced by a set of NUMA nodes for both CPUs and memory (`sameNumaNodes`). None means that it
+    wasn't replaced.
+    """
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -136,7 +141,7 @@ def run_admission(
         promises: the current promises.
         pod: the pod's requests.
         is_running: whether a running pod is admitted again after a start.
-        unfit: why the pod can get nothing new. The pod is refused unless it already holds everything.
+        unfit: reason why nothing can be allocated to the pod. The pod is refused unless it already holds everything.
         has_claimed: whether the pod's holdings are only the new allocations of its claims, so that the other requests must still be
             decided.
     """
@@ -159,7 +164,7 @@ def run_admission(
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
-    """Tell whether the pod gets one set as a whole, which its containers share."""
+    """Tell whether the pod gets one allocation as a whole, which its containers share."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
@@ -228,7 +233,7 @@ def _merge_hints(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and all managers. The result is appended to the outcome's merges."""
+    """Merge the hints of devices and all managers, and append the result to the outcome's merges."""
     topology = providers.topology
     promises = outcome.promises
     rank_set = rank_by_strategy(topology, providers.resources, promises, (*near, *hints))

@@ -15,7 +15,7 @@ from nodeagent.core.resources.memory.restore import restore_memory
 
 
 class Records(Struct, frozen=True):
-    """Both state files as found. None means that the file doesn't exist."""
+    """Both state files as found. None means that a file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None
@@ -28,7 +28,9 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the CPU manager's promises from kubelet's file. kubelet's start can fail before start_memory, so the two are separate."""
+    """Restore the CPU manager's promises from kubelet's file. This step is separate from start_memory, because kubelet's start can fail
+    between the two.
+    """
     return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 

@@ -37,7 +37,7 @@ from nodeagent.core.resources.resource import ResourceFailedError
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Tell whether two pods differ only in amounts of lasting containers and pod-level amounts (KEP-5419).
+    """Tell whether two pods differ only in pod-level amounts (KEP-5419) and in amounts of app containers and sidecars.
 
     Amounts of init containers can't change, because init containers may already have run.
     """
@@ -65,7 +65,7 @@ def is_resizable(entry: PodEntry) -> bool:
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:
-    """Tell whether a container of a resized pod, or the pod as a whole, requests less of a resource."""
+    """Tell whether a resize lowers the request of a container, or of the pod as a whole, for any resource."""
     pairs = [(was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
     if old.resources is not None and new.resources is not None:
         pairs.append((old.resources, new.resources))
@@ -78,8 +78,8 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, decision: object) -> bool:
-    """Tell whether a pod is decided again because it can't be resized. Pods that pin systemd units can get other CPUs while the units
-    run.
+    """Tell whether a pod that can't be resized is decided again instead. This is possible for pods that pin systemd units, because units
+    can get other CPUs while they run.
     """
     return isinstance(decision, NotResized) and bool(new.units)
 
@@ -90,7 +90,9 @@ def without_variables(pod: Pod) -> Pod:
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that a manifest's pod would resize. None means that there is none, or that not only amounts differ."""
+    """Return the running pod that the manifest's pod would resize. None means that no such pod runs, or that the two differ in more than
+    amounts.
+    """
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
             return entry.pod if is_resize(without_variables(entry.pod), without_variables(pod)) else None
@@ -125,7 +127,7 @@ def resized(
         new: the same pod with other amounts, as `is_resize` requires.
         usage: the requests of all pods with holdings, including this pod.
         allocatable: the node's amounts for pods. None means that the capacity isn't checked.
-        occupied: CPUs with processes that belong to no pod. They are avoided if the other CPUs suffice.
+        occupied: CPUs with processes that belong to no pod. These CPUs are avoided if there are enough others.
 
     Returns:
         The new promises, or the reason why the pod stays unchanged.
@@ -157,7 +159,7 @@ def resized(
 
 
 def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse to change an amount that a container has by its claims. Allocations of claims stay as long as the pod holds them."""
+    """Refuse to change an amount that a container has from its claims. A claim stays allocated as long as the pod holds it."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -201,7 +203,9 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that must restart for the change (`resizePolicy`). systemd starts units, so they don't count."""
+    """Return the containers that must restart for the change (`resizePolicy`). Containers that pin units are left out, because systemd
+    starts these units.
+    """
     return frozenset(
         now.name
         for was, now in zip(old.containers, new.containers, strict=True)
@@ -229,12 +233,12 @@ class AmountChange(Struct, frozen=True):
     container: str | None
     resource: str
     before: str | None
-    """The amount as written. None means that it isn't given."""
+    """The former amount as written. None means that the manifest had no such amount."""
     after: str | None
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the amounts in which two otherwise equal pods differ: limits, or requests if the limits are equal."""
+    """Return the amounts in which two otherwise equal pods differ: limits, or requests where the limits are equal."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
@@ -251,7 +255,7 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
 
 
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
-    """Describe the changes of each container in a few words."""
+    """Describe the changed amounts of each container in a few words."""
     if old.resources != new.resources:
         yield "the pod as a whole: amounts"
     for was, now in zip(old.containers, new.containers, strict=True):

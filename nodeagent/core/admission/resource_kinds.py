@@ -1,6 +1,6 @@
 """The resources of a node, in the order in which kubelet's managers give hints and allocate. A new resource is one more entry here.
 
-Each kind imports its manager only when a node is built. Modules that only read holdings don't need the managers.
+Each kind imports its manager only when a node is built, because modules that only read holdings don't need the managers.
 """
 
 from collections.abc import Callable
@@ -25,20 +25,24 @@ if TYPE_CHECKING:
 
 
 class ResourceKind(Struct, frozen=True):
-    """A kind of resource: how its manager is built, and what it adds for users."""
+    """A kind of resource: the function that builds its manager, and its data for users."""
 
     name: str
     holdings: type[Holdings]
     build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
-    """Judges machine and configuration together, with kubelet's texts, and stops at kubelet's first error."""
+    """Function that builds the manager. It checks machine and configuration together, with kubelet's texts, and stops at kubelet's first
+    error.
+    """
     books: type[Books] | None = None
-    """Type of the accounts that the resource keeps of the node. None means that it keeps none."""
+    """Type of the resource's data on the whole node. None means that the resource has no such data."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
-    """Returns the errors of the configuration that don't depend on the machine."""
+    """Function that returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Describes a container's holding in a few words. Empty if there is none, or if views/holdings has a module for the resource."""
+    """Function that describes a container's holding in a few words. Its text is empty if there is none, or if views/holdings has a module
+    for the resource.
+    """
     metrics: "tuple[MetricSpec, ...]" = ()
-    """Specifications of the resource's gauges, unless core/metrics has them."""
+    """Specifications of the resource's gauges, if they are not in core/metrics."""
     resizable: frozenset[str] = frozenset()
     """Names in `requests` of the amounts that may change while a pod runs."""
 
@@ -75,13 +79,13 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Resources on which every decision on a pod decides, in this order.
+"""Resources that take part in every decision, in this order.
 
-Once a scan has found devices, they come before these resources (`Managers.knowing`). Claims aren't listed, because a decision on claims
-wraps the decisions on all resources (core/resources/claims/placing.py).
+After a scan of devices, device resources precede them (`Managers.knowing`). Claims aren't listed, because a decision on claims wraps the
+decisions on all resources (core/resources/claims/placing.py).
 """
 
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
-    """Describe a container's holdings of resources without a view of their own, by resource."""
+    """Describe, by resource, a container's holdings of the resources that have no module in views/holdings."""
     return {kind.name: text for kind in RESOURCES if (text := kind.describe(held, container))}

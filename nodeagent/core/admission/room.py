@@ -1,4 +1,4 @@
-"""Room: everything that a decision on a pod depends on, apart from the pod. Only more room can turn a refusal into an admission."""
+"""Room: everything except the pod itself on which a decision depends. A refused pod can be admitted only if there is more room."""
 
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,14 @@ class Room(Struct, frozen=True):
     orphans: CpuSet = CpuSet()
     """CPUs with processes that belong to no known pod."""
     reservations: tuple[tuple[Reservation, int, bool], ...] = ()
-    """Reservations for jobs, each with its begin in milliseconds since boot, which changes with the clock, and whether it has begun."""
+    """Reservations for jobs. Each has its begin in milliseconds since boot (which changes if the clock is set), and whether
+    it has begun.
+    """
     plugged: "tuple[DevicePool, ...]" = ()
     """Pools of devices from device plugins."""
 
     def has_more_than(self, before: "Room") -> bool:
-        """Whether something was released since `before`, or the node itself has changed. Devices of plugins don't count."""
+        """Whether resources were released since `before`, or the node itself has changed. Devices of plugins don't count."""
         if self is before:
             return False
         return (

@@ -1,4 +1,5 @@
-"""NUMA nodes for a container's CPUs and its memory: sets with room for both (sameNumaNodes), nodes for huge pages (spreadHugePages).
+"""Choice of NUMA nodes that suit both CPUs and memory of a container: sets with room for both (sameNumaNodes), and the nodes for huge pages
+(spreadHugePages).
 
 The merge of hints intersects the sets of all resources. If no set is preferred by all, the result may have too little of one resource,
 which then spreads to other nodes.
@@ -30,9 +31,9 @@ def find_same_nodes(
     hints: "ResourceHints",
     merged: Merged,
 ) -> Merged:
-    """Return the best set that all resources offer and of which every node can have a part of each request.
+    """Return the best set of NUMA nodes that all resources offer and whose nodes each have room for a part of every request.
 
-    The result of the merge stays if it is such a set, or if there is none. The merge is then as acceptable as before.
+    If there is no such set, or the merge's result is one, return the merge's result. The result is as acceptable to the policy as before.
 
     Args:
         providers: the managers.
@@ -67,9 +68,11 @@ def find_same_nodes(
 def find_spread(
     topology: TopologyManager, resource: Resource, promises: Promises, uid: str, container: ContainerDemand
 ) -> tuple[tuple[int, int], ...]:
-    """Return the NUMA nodes of a container's holdings of a resource, with the amount on each, if its huge pages should be there.
+    """Return the NUMA nodes over which a container's huge pages should be spread, each with the amount of the given resource that the
+    container holds there.
 
-    Empty means no preference: the container has no huge pages or is on one node only, or a strict policy keeps it on other nodes.
+    Empty means no preference, because the container has no huge pages or is on one node only, or because a strict policy keeps it on other
+    nodes.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()
@@ -80,8 +83,8 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Yield the sets of NUMA nodes that the hints offer. For a family of hints, yield the sets of nodes that have an amount, if there are
-    few enough such nodes.
+    """Yield the sets of NUMA nodes that the hints offer. For a hint family, yield the sets of nodes that have an amount, unless there are
+    too many such nodes.
     """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)

@@ -1,4 +1,4 @@
-"""Units of pods: only one pod may pin a unit (D30)."""
+"""systemd units that pods pin. Only one pod may pin a unit (D30)."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from nodeagent.core.model.state import UnitKey
 
 
 class UnitTaken(Struct, frozen=True):
-    """Another pod already pins one of the pod's units."""
+    """Refusal: another pod already pins one of the pod's units."""
 
     unit: str
     holder: str

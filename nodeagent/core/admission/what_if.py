@@ -45,7 +45,7 @@ class WhatIf(Struct, frozen=True):
     idle: tuple[Pod, ...] = ()
     """Idle pods, which hold nothing but still pin their units."""
     origins: Mapping[str, Origin] = {}
-    """Origin of each known pod, by UID. Other pods are from manifests."""
+    """Origins of known pods, by UID. A pod that isn't listed is from a manifest."""
     moving: frozenset[str] = frozenset()
     """UIDs of pods that are ending or being replaced together. Their units count as free."""
 
@@ -68,7 +68,7 @@ class WhatIf(Struct, frozen=True):
         return cls.of(managers, state.promises, state.holding_pods(), allocatable, state.idle_pods())
 
     def unit_keys(self, pod: Pod) -> frozenset[UnitKey]:
-        """Return the units that a pod pins."""
+        """Return the keys of the units that a pod pins."""
         return list_unit_keys(pod, self.origins.get(pod.uid, Origin("")))
 
     @property
@@ -134,13 +134,15 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Return the node without the pods that this pod replaces. A changed manifest first ends the pod with the same name."""
+        """Return the node without the pods that this pod would replace. A changed manifest first ends the pod with the same name."""
         keys = keys_of(pod)
         replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
         return self.without(frozenset(replaced))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
-        """Return the node with the same promises under another configuration. If they are incompatible, return the reason."""
+        """Return the node with the same promises under another configuration. If the promises don't fit the configuration, return the
+        reason.
+        """
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
             return managers
@@ -152,7 +154,7 @@ class WhatIf(Struct, frozen=True):
 
 
 class Fits(Struct, frozen=True):
-    """A running pod's new amounts are possible."""
+    """Result of a resize that is possible."""
 
     node: WhatIf
     """The node after the resize."""
@@ -160,5 +162,5 @@ class Fits(Struct, frozen=True):
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the keys of a pod that are unique on a node. A later pod with one of these keys replaces it."""
+    """Return the keys of a pod that are unique on a node. A later pod with one of these keys replaces this pod."""
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

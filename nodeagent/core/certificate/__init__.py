@@ -1,1 +1,1 @@
-"""The verdict on one run of a command: thresholds, and the disturbances that exceed them."""
+"""The verdict on one run of a command: thresholds of disturbances, and the disturbances that exceed them."""

@@ -1,7 +1,7 @@
 """Kinds of disturbances of a run, with their thresholds, and the judgement of measured quantities.
 
-A quantity disturbs if its rate is above the threshold and its amount isn't too small to measure. The size of a disturbance is the
-multiple of the threshold, which makes all kinds comparable.
+A quantity disturbs the run if its rate is above the threshold and its amount is large enough to be measured reliably. The size of a
+disturbance is a multiple of the threshold, so that all kinds can be compared.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ class MeasuredRate(Struct, frozen=True):
     """Measured quantity of one kind during a run."""
 
     rate: int
-    """Share in thousandths, number per second and CPU, or number of times, as the kind's threshold says."""
+    """Share in thousandths, number per second and CPU, or number of times (see `Threshold.unit`)."""
     amount: int
-    """Absolute amount, in the unit that the kind's threshold says."""
+    """Absolute amount, in the unit of the kind's threshold."""
     source: str = ""
     """Name of the disturbance's largest cause. Empty means unknown."""
 
@@ -34,9 +34,9 @@ class Threshold(Struct, frozen=True):
     least: int
     """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
     remedy: str
-    """Advice that keeps the disturbance away."""
+    """Advice on how to avoid the disturbance."""
     effects: tuple[str, ...] = ()
-    """Kinds of disturbances that this kind causes. Reports name them after it."""
+    """Kinds of disturbances that this kind causes. Reports name them after this kind."""
 
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
@@ -118,7 +118,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
 """Kinds of disturbances by stable name."""
 
 ESSENTIAL = "other-tasks"
-"""Kind without which no verdict is possible."""
+"""Kind that must be measured for a verdict."""
 
 
 class Disturbance(Struct, frozen=True):
@@ -128,19 +128,19 @@ class Disturbance(Struct, frozen=True):
 
     @property
     def size(self) -> float:
-        """Rate as a multiple of the threshold. A threshold of 0 counts as 1."""
+        """Rate as a multiple of the threshold. A threshold of 0 is treated as 1."""
         return self.quantity.rate / max(1, self.threshold.most)
 
 
 def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
-    """Return all thresholds, some of them with another largest rate of a clean run. Unknown names are left out."""
+    """Return all thresholds, with the given largest rates of a clean run. Unknown names are ignored."""
     return {name: replace(one, most=most.get(name, one.most)) for name, one in THRESHOLDS.items()}
 
 
 def find_disturbances(
     measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS
 ) -> tuple[Disturbance, ...]:
-    """Find the quantities that disturb, the biggest first, and causes before their effects.
+    """Find the quantities that disturb, the largest first, with causes before their effects.
 
     Args:
         measured: quantities by the names of `THRESHOLDS`. None means unknown.
@@ -156,7 +156,7 @@ def find_disturbances(
 
 
 def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
-    """Return sort keys of kinds by name, given their sizes. A cause is as big as the biggest of its effects, and before them."""
+    """Return sort keys of kinds by name, given their sizes. A cause ranks as high as its largest effect, and before all its effects."""
     return {
         name: (-max(sizes.get(one, 0) for one in (name, *effects)), -len(effects), name)
         for name in sizes

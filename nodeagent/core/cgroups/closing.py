@@ -1,5 +1,5 @@
-"""Isolation of exclusive CPUs from the host (D27): by a partition or by systemd, with the reason. It is derived from cgroups, for
-explanations only.
+"""Isolation of exclusive CPUs from the host (D27): by a partition or by systemd, and the reason for each case. The isolation is derived
+from cgroups, and serves only explanations.
 """
 
 import enum
@@ -19,7 +19,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
 class Why(enum.StrEnum):
-    """Reason why a container's CPUs are in a partition of some kind, or in none, in words for users."""
+    """Reason, in words for users, why a container's CPUs are in a certain kind of partition or in none."""
 
     BALANCED = "the kernel balances the load within"
     ASKED_FOR = "the pod asks for it, because it places its threads itself"
@@ -43,7 +43,7 @@ class Closing(Struct, frozen=True):
     kind: PartitionKind | None
     """Kind of the partition with these CPUs. None means that systemd isolates them (`AllowedCPUs`), as on older kernels."""
     is_of_pod: bool
-    """Whether the partition is the pod's cgroup, not the container's."""
+    """Whether the pod's cgroup is the partition, rather than the container's."""
     why: Why
 
 

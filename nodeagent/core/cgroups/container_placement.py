@@ -1,4 +1,4 @@
-"""Container placements: the CPUs, memory nodes and devices that the processes of a container are told.
+"""Container placements: the CPUs, memory nodes and devices that a container's processes can read from their environment and file.
 
 A placement is derived from the values of the container's cgroup, so that the two always agree. This module doesn't know variable names or
 files.
@@ -21,12 +21,12 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 class ContainerPlacement(Struct, frozen=True):
-    """CPUs, memory nodes and devices of one container, as its processes are told."""
+    """CPUs, memory nodes and devices of one container, as reported to its processes."""
 
     exclusive_cpus: CpuSet
     """CPUs on which no other container runs."""
     shared_cpus: CpuSet
-    """CPUs of the shared pool, or of the pod's own pool."""
+    """CPUs of the node's shared pool, or of the pod's own pool."""
     memory_nodes: NumaSet
     devices: tuple[HeldDevice, ...] = ()
     """Devices allocated to the container."""
@@ -42,12 +42,12 @@ class ContainerPlacements(Struct, frozen=True):
     ready.
     """
     pooled: tuple[str, ...] = ()
-    """Paths of these containers' cgroups."""
+    """Cgroup paths of the containers with the placement `of_pool`."""
     others: Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup, object], ContainerPlacement] = Derived()
-    """Placements of all others, by the paths of their cgroups."""
+    """Placements of all other containers, by the paths of their cgroups."""
 
     def by_key(self) -> dict[str, ContainerPlacement]:
-        """Return each placement by the path of the container's cgroup, and the pool's by the path of the pool's."""
+        """Return all placements by cgroup path. The pool's placement has the path of the pool's cgroup."""
         pooled = {} if self.of_pool is None else dict.fromkeys((POOL, *self.pooled), self.of_pool)
         return pooled | self.others.by_key()
 

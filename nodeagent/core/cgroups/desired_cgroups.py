@@ -55,7 +55,7 @@ class Kernel(Struct, frozen=True):
     partitions (before 6.7).
     """
     limits_swap: bool = False
-    """Whether cgroups have a swap limit. They have none if the kernel was built without swap accounting or booted with `swapaccount=0`."""
+    """Whether cgroups have a swap limit. They don't if the kernel was built without swap accounting or booted with `swapaccount=0`."""
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
@@ -73,7 +73,9 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that hand down CPUs to partitions, the topmost first. Empty if one of these cgroups can't hand down CPUs."""
+    """Return the cgroups that hand down CPUs to partitions, the topmost first. The result is empty if one of these cgroups can't hand down
+    CPUs.
+    """
     paths, above = [""], ABOVE
     while above in observed:
         paths.append(above)
@@ -84,8 +86,8 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
-"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Before them is what the pod adds
-to the CPU request of the cgroup of its class, in thousandths.
+"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each entry begins with the CPU
+request, in thousandths, that the pod contributes to its class's cgroup.
 """
 
 
@@ -99,8 +101,7 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool or
-    none.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool or none.
 
     Args:
         config: the configuration.
@@ -108,7 +109,7 @@ def pod_cgroups(
         kernel: the properties of kernel and machine.
         state: the state whose promises the cgroups implement.
         last: the result of an earlier call, which is reused for unchanged pods.
-        quiet: UIDs of pods that are known to be as they were at that call.
+        quiet: UIDs of pods that are known to be unchanged since that call.
     """
     controllers = CONTROLLERS | kernel.extra_controllers
     pool, default = shared_pool(node, state.promises, kernel.online), default_set(state.promises)
@@ -138,7 +139,9 @@ def pod_cgroups(
 
 
 def _uses_pool(entry: PodEntry, held: PodPromises, online: CpuSet) -> bool:
-    """Whether the values of a pod's cgroups name CPUs of the shared pool. The cgroups of a pooled pod have no cpuset."""
+    """Whether the values of a pod's cgroups depend on the CPUs of the shared pool. The cgroups of a pooled pod don't, because they have no
+    cpuset.
+    """
     if entry.is_pooled or entry.pins_units:
         return entry.pins_units
     own = dict(held.of(CpuHoldings).cpus)
@@ -202,7 +205,7 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a class of pods. No pod in it has a partition."""
+    """Return the cgroup of a QoS class of pods. No pod in it has a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
@@ -364,7 +367,7 @@ def _find_wanted_memory_nodes(kernel: Kernel, promises: Promises, pod: Pod, cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. They are needed if a thread has pinned itself to a CPU which goes offline."""
+    """Return the fallback CPUs of shared containers. They are needed if a CPU goes offline to which a thread has pinned itself."""
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
@@ -417,7 +420,9 @@ def _make_container_cgroup(
 
 
 def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) -> CpuSet:
-    """Return the CPUs that a container runs on of its own online CPUs: one thread of each core if its siblings are to be idle."""
+    """Return the CPUs on which a container runs, out of its own online CPUs. If siblings are to be idle, these are one
+    thread of each core.
+    """
     settings = None if pod.quiet is None else pod.quiet.resolve(config.profiles)
     if settings is None or not settings.idle_siblings:
         return own
@@ -454,9 +459,10 @@ def _make_container_limits(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """Return the CPUs that a container runs on now. Empty means that the container is starved.
+    """Return the CPUs on which a container runs now.
 
-    These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online (D14). A mixed container has both.
+    Empty means that the container is starved. These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online (D14).
+    A mixed container has both.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -485,7 +491,7 @@ def _compute_container_quota(
         config: the configuration.
         container: the container, with or without a limit of its own.
         limit_milli: the container's own limit, or else its pod's limit.
-        level: the set of other containers that share its CPUs.
+        level: with which other containers it shares its CPUs.
         cpus: the CPUs on which the container runs.
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")

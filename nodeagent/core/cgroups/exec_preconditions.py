@@ -1,7 +1,7 @@
 """Preconditions of `exec`: whether a container has its promised CPUs now, and whether another process may enter its cgroup.
 
-A process that enters gets exactly the promised CPUs, or can't enter. This module has no file access: the caller passes the cgroups below
-the container's.
+A process that enters gets exactly the promised CPUs. Otherwise it can't enter. This module has no file access, so the caller passes the
+cgroups below the container's.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def find_obstacle(
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return the reason why a container's cgroup lacks its allocated values, or shares its exclusive CPUs. The parameters are those of
-    `find_obstacle`.
+    """Return the reason why a container's cgroup doesn't have its allocated values, or shares its exclusive CPUs. The parameters are those
+    of `find_obstacle`.
     """
     return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 

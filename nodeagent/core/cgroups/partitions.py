@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Observ
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
-"""Attributes that a container's start doesn't wait for."""
+"""Cgroup files of partitions. The start of a container doesn't wait until they are written."""
 
 NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
 
@@ -88,15 +88,14 @@ def _union(sets: Iterable[CpuSet]) -> CpuSet:
 
 
 class Step(Struct, frozen=True):
-    """One write to a file of a cgroup."""
+    """Write of one value to a file of a cgroup."""
 
     path: str
     attribute: Attribute
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs of a partition that starts. The kernel would move other processes off these CPUs, possibly onto other cgroups' exclusive CPUs.
-    """
+    """CPUs of a new partition. The kernel moves other processes off these CPUs, and might move them to exclusive CPUs of other cgroups."""
 
 
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:

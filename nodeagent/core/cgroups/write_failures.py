@@ -1,13 +1,13 @@
-"""Classes of failed cgroup writes, by errno, and when each is retried. Knows no file and no clock.
+"""Classes of failed cgroup writes, by errno, and when each class is retried. This module has no access to files or a clock.
 
 | class | the kernel's answers | what is done |
 | --- | --- | --- |
 | gone | ENOENT, ENODEV | the cgroup has changed since it was observed; it is read again at once, and reported only if that doesn't help |
 | retry | EBUSY, EAGAIN, EINTR, ENOMEM; a value that differs from the written one | reported; retried a second later |
-| refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | reported; retried at each reconcile, as only a person can help |
+| refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | reported; retried at each reconcile, as a person has to help |
 
-No class undoes anything. The promise stands, changes that depend on the write are deferred, and no process starts in a cgroup that lacks
-its promised values.
+No write is undone. The promise stands, changes that depend on the write are deferred, and no process starts in a cgroup that lacks its
+promised values.
 """
 
 import enum

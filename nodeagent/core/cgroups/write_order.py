@@ -57,7 +57,7 @@ class GatherThreads(Struct, frozen=True):
 
     path: str
     vacates: CpuSet
-    """CPUs on which none of these threads runs any more after the move."""
+    """CPUs that these threads no longer use after the move."""
 
 
 class SetAttribute(Struct, frozen=True):
@@ -84,7 +84,7 @@ class GiveUnitBack(Struct, frozen=True):
 
 
 InPlace = Mapping[str, tuple[DesiredCgroup, ObservedCgroup]]
-"""Desired and observed values of cgroups by path."""
+"""Desired and observed values of the cgroups that need no change, by path."""
 Change = MakeCgroup | EnableControllers | GatherThreads | SetAttribute | RemoveCgroup | GiveUnitBack
 
 
@@ -112,7 +112,7 @@ def _measure_limit(limit: Value) -> float:
 
 
 def concerns_partition(change: Change) -> bool:
-    """Whether the change concerns a partition. Only the isolation from the host depends on partitions."""
+    """Whether the change belongs to a partition. Such a change only affects the isolation from the host."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
@@ -133,7 +133,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
     Args:
         desired: every cgroup that should exist, parents before children.
         observed: the pods' cgroup itself (path ""), every cgroup below it, the cgroups above it, and the units that pods pin.
-        in_place: `in_place` of an earlier plan, which spares the comparison of unchanged cgroups.
+        in_place: `in_place` of an earlier plan, so that unchanged cgroups aren't compared again.
     """
     everything = tuple(desired)
     paths = [want.path for want in everything]
@@ -188,7 +188,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
 
 
 def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
-    """Return whether a cgroup needs no change and occupies no CPU that it shouldn't have, whatever the other cgroups are."""
+    """Return whether a cgroup needs no change and doesn't occupy CPUs of others, regardless of all other cgroups."""
     usable = _find_usable_cpus(cgroup)
     return (
         not is_pinned(want.path)
@@ -215,7 +215,7 @@ def _write_steps(steps: Iterable[Step]) -> Iterator[Change]:
 
 
 def _find_stuck_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """Return CPUs outside of a cgroup's desired cpuset that its processes may still use.
+    """Return the CPUs outside of a cgroup's desired cpuset that its processes may still use.
 
     If the kernel can grant none of the CPUs in a cpuset, it grants the parent's CPUs instead. A unit without an available CPU also stays
     where it is.
@@ -298,14 +298,15 @@ def _find_fallback(cgroup: ObservedCgroup | None) -> CpuSet:
 
 
 def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return the fallback CPUs while other cgroups still have to leave theirs. They are a part of the current ones, unless that part is
-    empty.
+    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. They are a subset of the current fallback CPUs,
+    unless that subset would be empty.
     """
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the desired CPUs that an exclusive cgroup already has. None means that it lists no other CPUs, or has to move as a whole.
+    """Return the desired CPUs that an exclusive cgroup already has. None means that the cgroup lists no other CPUs, or that it keeps none
+    of its CPUs.
 
     The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable at once when the pod's cgroup gets it, or when
     it comes online. Such a CPU may be one that the cgroup has released, or one that other cgroups have not vacated yet.
@@ -324,9 +325,9 @@ def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | 
 
 
 def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs that processes may run on, now or once a parent cgroup has the CPUs.
+    """Return the CPUs on which processes may run, now or once a parent cgroup has these CPUs.
 
-    Listed CPUs are included, because only a partition's own CPUs are effective in it.
+    Listed CPUs are included, because in a partition only the partition's own CPUs are effective.
     """
     named = cgroup.get(Attribute.CPUSET_CPUS) if cgroup else None
     return _find_usable_cpus(cgroup) | named if isinstance(named, CpuSet) else _find_usable_cpus(cgroup)
@@ -337,7 +338,7 @@ def _find_interim_cpus(
 ) -> CpuSet | None:
     """Return the CPUs that an exclusive unit keeps until its own CPUs are granted.
 
-    None means that the unit uses no CPUs of other cgroups, or that the cgroup isn't an exclusive unit's.
+    None means that the unit uses no CPUs of other cgroups, or that the cgroup isn't an exclusive unit.
     """
     if not want.is_exclusive or not is_pinned(want.path):
         return None
