@@ -20,7 +20,7 @@ def find_exceeded_bound(
         bounds: the limits.
         held: the user's other jobs.
         job: the job.
-        reserved: the resources that count as a reservation's and not as the job's, by the UID of the pod in it.
+        reserved: names of resources that count towards a reservation and not here, by the UID of the job's pod.
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:

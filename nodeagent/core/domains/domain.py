@@ -29,13 +29,13 @@ class DomainInput(Struct, frozen=True):
     state: NodeState
     """State after the last turn."""
     sources: tuple[PodSource, ...]
-    """Sources of all domains."""
+    """Sources of pods of all domains."""
     rescan: bool
-    """Whether to observe everything again, and not only what may change without waking the agent."""
+    """Whether to observe everything again. Otherwise, only observe changes that don't wake the agent."""
     part: float = 1.0
-    """Part of the pods' cgroups to read again although no change was reported, 0 to 1."""
+    """Fraction of the pods' cgroups, 0 to 1, to read again although no change was reported."""
     runs: Runs | None = None
-    """Runs of the launcher. None means that it doesn't answer."""
+    """Runs of the launcher. None means that the launcher doesn't answer."""
 
 
 class DomainView(Struct, frozen=True):
@@ -48,7 +48,7 @@ class DomainView(Struct, frozen=True):
     """Whether the domain has reported all its pods."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Whether another observation may soon solve the problems."""
+    """Whether the problems may soon be solved by another observation."""
     places: Mapping[str, str] = MappingProxyType({})
     """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
     strays: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class DomainView(Struct, frozen=True):
 
 
 class TurnDone(Struct, frozen=True):
-    """Result of a turn that is saved and carried out."""
+    """Result of a turn, after it was saved and carried out."""
 
     state: NodeState
     """Saved state. Pods that couldn't be saved are in it as refused."""
@@ -64,15 +64,15 @@ class TurnDone(Struct, frozen=True):
     ready: frozenset[str]
     """Paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses."""
     unvacated: CpuSet
-    """CPUs that processes couldn't be made to leave."""
+    """CPUs that some processes could not be moved off."""
     placed: Mapping[str, ContainerPlacement]
-    """CPUs and memory nodes that each container is told, by cgroup path."""
+    """CPUs and memory nodes reported to each container's processes, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """For each device file that couldn't be taken back, the name of its last user."""
+    """Device files that couldn't be taken back, each with the name of its last user."""
 
 
 class TakenBack(Struct, frozen=True):
-    """Result of taking devices back."""
+    """Result of taking released devices back."""
 
     files_in_use: Mapping[str, str]
     problems: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class DomainCounts(Struct, frozen=True):
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
-    """Durations in seconds, each with the name of the histogram that counts it."""
+    """Durations in seconds, each with the name of the histogram to which it belongs."""
 
 
 class Domain(Protocol):
@@ -118,14 +118,15 @@ class Domain(Protocol):
         ...
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide the requests received since the last turn. The result is saved with the rest of the turn.
+        """Decide the requests received since the last turn.
 
-        Called once the turn has decided the pods of all sources. No request is answered yet.
+        The result is saved with the rest of the turn. Called once the turn has decided the pods of all sources. No request has been
+        answered at that time.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
-        """Answer all waiting callers that nothing was decided.
+        """Tell all waiting callers that nothing was decided.
 
         Called if the turn can't be saved, instead of carrying out the decision. The later methods are still called, with the state of the
         last turn.
@@ -144,9 +145,9 @@ class Domain(Protocol):
         ...
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that the domain's processes may use although no observed cgroup shows it. The plan grants these CPUs to no container.
+        """Return CPUs that the domain's processes may use although no observed cgroup shows this use.
 
-        Called before the plan is carried out.
+        The plan grants these CPUs to no container. Called before the plan is carried out.
         """
         ...
 
@@ -183,7 +184,7 @@ class Domain(Protocol):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something will change without waking the agent. The next turn then follows soon."""
+        """Whether the domain's cgroups will change without waking the agent. If so, another turn follows soon."""
         ...
 
     def standing_problem(self) -> str | None:

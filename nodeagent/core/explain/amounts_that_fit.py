@@ -1,4 +1,4 @@
-"""Search of descending amounts for the first amount that fits, with few attempts."""
+"""Search in a list of descending amounts for the first amount that fits, with few attempts."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from nodeagent.core.resources.explainer import NEAREST
 
 
 def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first amount that fits, assuming that all later amounts fit, too."""
+    """Find the first amount that fits by binary search, assuming that all smaller amounts fit, too."""
     if not amounts or not fits(amounts[-1]):
         return None
     low, high = 0, len(amounts) - 1

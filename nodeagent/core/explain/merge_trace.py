@@ -1,6 +1,7 @@
 """Steps of a merge of hints: each resource's opinion on each set of NUMA nodes, the winning set, and why the other sets lost.
 
-The merge itself provides the winner (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, by the same orders.
+The winner comes from the merge itself (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, by the same
+orders.
 """
 
 import enum
@@ -23,7 +24,9 @@ from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
-"""Limit on NUMA nodes for considering every set. With more nodes, single nodes, listed sets and the smallest other sets are considered."""
+"""Largest number of NUMA nodes with which every set is considered. With more nodes, only single nodes, listed sets and the smallest other
+sets are considered.
+"""
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
@@ -34,7 +37,7 @@ class Opinion(enum.StrEnum):
     """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough, but more nodes than an empty machine would need."""
+    """The set has enough, but has more nodes than would be needed on an empty machine."""
     NO = "no"
 
 
@@ -65,7 +68,7 @@ class Candidate(Struct, frozen=True):
     """Opinions by resource, in the order in which the resources gave hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources that made the set lose."""
+    """Resources because of which the set lost."""
 
 
 class MergeTrace(Struct, frozen=True):
@@ -76,17 +79,17 @@ class MergeTrace(Struct, frozen=True):
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """Candidates by number of nodes, then by mask."""
+    """Candidates in ascending order of the number of nodes, then of the mask."""
     all_sets: bool
     """Whether the candidates include every set that at least one resource offers."""
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts."""
     instead_of: NumaSet | None = None
-    """Result of the merge that a set for both CPUs and memory has replaced (sameNumaNodes). None means that it wasn't replaced."""
+    """Result of the merge before it was replaced by a set for both CPUs and memory (sameNumaNodes). None means that it wasn't replaced."""
     silent: tuple[str, ...] = ()
-    """Requested memory resources without a hint. The memory manager gives no hint if it has too little, as in kubelet."""
+    """Requested memory resources without a hint. Like kubelet's, the memory manager gives no hint if it has too little memory."""
     events: tuple[ResourceEvent, ...] = ()
-    """Events in resources before their hints, for example answers of CPU plugins."""
+    """Events of resources before their hints, for example answers of CPU plugins."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:

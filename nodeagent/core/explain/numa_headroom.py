@@ -1,4 +1,4 @@
-"""Free resources of each NUMA node. Shows why a pod is refused, and how fragmented the node is."""
+"""Free resources of each NUMA node, which show why a pod is refused and how fragmented the node is."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -38,7 +38,7 @@ def headroom(
         managers: the node's managers.
         promises: the current promises.
         pods: the active pods, for their names.
-        asking: the pod for which resources are free. None means any pod.
+        asking: the pod that may use the free resources. None means any pod.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     nodes = [node.id for node in managers.topology.numa]

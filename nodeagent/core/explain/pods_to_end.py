@@ -13,15 +13,15 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Limit on listed pods that have equally large holdings, if each of these pods alone is sufficient."""
+"""Limit on the listed pods if several pods have equally large holdings and each of them alone is sufficient."""
 _MAX_SINGLE_TRIALS = 150
 """Number of the smallest pods, and also of the largest pods, that are tried one by one."""
 MOST_SETS = 300
-"""Limit on sets of pods for trying them all, the smallest first. Beyond the limit, a sufficient set is improved pod by pod."""
+"""Largest number of sets of pods for which all sets are tried, the smallest first. Beyond it, a sufficient set is improved pod by pod."""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the smallest pods that are each sufficient alone. If there are none, find several pods that are sufficient together."""
+    """Find the smallest pods of which each alone is sufficient. If there are none, find several pods that are sufficient together."""
     sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
@@ -108,7 +108,7 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return numbers to compare pods: the request of the resource that the node lacks, then the holding of each resource."""
+    """Return numbers by which pods are compared: the request of the resource that the node lacks, then the holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []

@@ -31,7 +31,9 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Limit on trial decisions per refusal, for each kind of change. With its own limit, a slow kind doesn't exclude other kinds."""
+"""Limit on trial decisions per refusal, for each kind of change. Each kind has a limit of its own, so that a slow kind doesn't exclude
+other kinds.
+"""
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
@@ -44,7 +46,7 @@ class Remedies(Struct, frozen=True):
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Search for changes that admit the pod, beginning with changes of the manifest. Of one kind, all returned changes are equally small.
+    """Search for changes that admit the pod, beginning with changes of the manifest. All returned changes of one kind are equally small.
 
     Args:
         what_if: the node that refuses the pod.
@@ -84,7 +86,7 @@ def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> R
 
 
 def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try each other NUMA node, and then to require no node."""
+    """Try each other NUMA node as the required node, and then no required node."""
     asked = attempts.pod.numa_node
     if asked is None:
         return
@@ -144,7 +146,7 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _list_laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Yield (field, current value, possible value, resulting configuration). The strictest of the laxer policies comes first."""
+    """Yield laxer configurations as (field, current value, possible value, resulting configuration). The strictest of them comes first."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

@@ -1,4 +1,4 @@
-"""A change that would admit a refused pod, and the counted trials of a search."""
+"""A change that would admit a refused pod, and the counter of a search's trials."""
 
 import enum
 from collections.abc import Callable
@@ -43,20 +43,20 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod, and the request. CONFIGURATION:
-    the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
+    """Subject of the change. REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod, and the
+    request. CONFIGURATION: the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
     """
     amounts: tuple[Amount, ...] = ()
-    """REQUEST: one or more amounts per container. CLAIM: the CPU request of the container that uses the claimed CPUs."""
+    """New amounts. REQUEST: one or more amounts per container. CLAIM: the CPU request of the container that uses the claimed CPUs."""
     before: str = ""
     after: str = ""
-    """CONFIGURATION: current and possible value of the field, where empty means without the option. NODE: NUMA nodes, where empty means
-    any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means that the class is only preferred.
+    """Current and possible values. CONFIGURATION: values of the field, where empty means without the option. NODE: NUMA nodes, where empty
+    means any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means that the class is only preferred.
     """
 
 
 class Attempts:
-    """Counted trials for one pod, while one kind of change is searched."""
+    """Counted trials for one pod, during the search for one kind of change."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
@@ -67,10 +67,10 @@ class Attempts:
         self.tried = tried
         self.left = budget
         self.cut_short = False
-        """Whether the budget was too small to try all changes."""
+        """Whether the search ended because the budget was used up, before all changes were tried."""
 
     def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
-        """Tell whether a trial decision admits the pod. False if the budget is used up."""
+        """Tell whether a trial decision admits the pod. The result is False if the budget is used up."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:

@@ -1,7 +1,7 @@
-"""Repetition of the decision on a known pod, on the node as it was then, as far as its state is known.
+"""Repetition of the decision on a known pod, on the node as it was at that time.
 
-Pods that have ended since are unknown, so the answer tells whether the result is the same. A refused pod is decided on the current node,
-because users can change only the current node.
+Pods that have ended since are unknown, so the result says whether the repeated decision equals the original one. A refused pod is decided
+on the current node, because users can change only the current node.
 """
 
 from msgspec import Struct
@@ -20,14 +20,14 @@ class ReplayedDecision(Struct, frozen=True):
     """A repeated decision."""
 
     before: WhatIf
-    """The node without the pod, where the decision was repeated."""
+    """The node without the pod, on which the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision has the same refusal, or the same lasting holdings. None means that there is nothing to compare,
-    because the pod has ended or none of its systemd units is active.
+    """Whether the repeated decision has the same refusal or the same lasting holdings as the original. None means that there is nothing to
+    compare, because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided after this pod, and are therefore not on `before`."""
+    """Pods that were decided after this pod. They are missing on the node `before`."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:

@@ -1,4 +1,4 @@
-"""Trial of a resize of a running pod. The result is its new allocation, or the pods whose end would allow the resize."""
+"""Trial of a resize of a running pod. The result has the new allocation, or the pods whose end would allow the resize."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
-"""Limit on pods that are tried one by one, each as if it had ended."""
+"""Limit on the pods whose end is tried, one pod at a time."""
 
 
 class Resizing(Struct, frozen=True):
-    """One tried resize."""
+    """Result of one tried resize."""
 
     before: WhatIf
     old: Pod

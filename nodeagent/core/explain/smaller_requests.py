@@ -44,7 +44,7 @@ class _Search(Struct, frozen=True):
     attempts: Attempts
     sought: SoughtAmount
     pod_with: Callable[[int], Pod]
-    """Returns the pod with this amount."""
+    """Function that returns the pod with a given amount."""
 
     @classmethod
     def of(
@@ -73,8 +73,8 @@ class _Search(Struct, frozen=True):
         return self._find_first_alike(rest) if smaller.is_by_nodes else first_by_halving(rest, self.fits)
 
     def _find_first_alike(self, amounts: range) -> int | None:
-        """Find the first amount that fits. Of amounts that need equally many NUMA nodes, all after the first that fits are assumed to
-        fit, too.
+        """Find the first amount that fits. Among amounts that need the same number of NUMA nodes, all amounts after the first that fits are
+        assumed to fit.
         """
         for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
             found = first_by_halving(alike, self.fits)
@@ -159,7 +159,9 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
 
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
-    """Find a limit for the amount. Lower the containers with more than the limit to it, but only as many as needed."""
+    """Lower the requests of several containers: find a limit for the amount, and lower the containers above the limit, but only as many as
+    needed.
+    """
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
@@ -177,7 +179,7 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
-    """Round the amount of each container, if not every amount can be allocated (whole cores). If that isn't sufficient, also reduce one
+    """Round the amount of each container if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce one
     container, or several.
     """
     pods = _list_rounded_pods(attempts, resource)
@@ -220,7 +222,7 @@ class _AmountGroup(Struct, frozen=True):
     pod_with: Callable[[dict[str, int]], Pod]
 
     def search(self, attempts: Attempts, others: dict[str, int], name: str) -> _Search:
-        """Search for a smaller value of one amount, while the other amounts stay."""
+        """Search for a smaller value of one amount, with the other amounts unchanged."""
         rest = dict(others)
         return _Search.of(
             attempts, name, lambda value: self.pod_with(rest | {name: value}), self.asked[name], self.least[name]
@@ -328,7 +330,7 @@ def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 
 
 def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
-    """Split descending amounts where they begin to need fewer NUMA nodes."""
+    """Split descending amounts at each point where the amounts begin to need fewer NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
         low, high = 0, len(amounts) - 1

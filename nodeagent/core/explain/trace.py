@@ -1,6 +1,6 @@
 """Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules behind them.
 
-The admission runs with observers, and their events are put in order here. Nothing is decided a second time.
+The admission runs with observers, and this module puts their events in order. Nothing is decided a second time.
 """
 
 from functools import reduce
@@ -28,13 +28,13 @@ class ResourceStep(Struct, frozen=True):
     container: str | None
     resource: str
     given: str
-    """Text with the allocation. Empty after a refusal."""
+    """Text that describes the allocation. Empty after a refusal."""
 
 
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """Demand on which the decision was made. It includes a preferred class of cores only if the decision required the class."""
+    """Demand on which the decision is based. It includes a preferred class of cores only if the decision has required this class."""
     decision: Admitted | Refused
     steps: tuple[MergeTrace | AllocationStep, ...]
     """Steps in the order in which they were taken."""

@@ -1,5 +1,5 @@
 """Host settings that name CPUs: the values that keep the host off exclusive CPUs, and the values to restore.
 
-This package contains neither the files' paths and notation (formats/kernel/host_files.py) nor the file access
-(edge/kernel/host_settings.py, the launcher).
+The files' paths and notation are in formats/kernel/host_files.py. The launcher writes the files, and edge/kernel/host_settings.py reads
+them.
 """

@@ -1,4 +1,4 @@
-"""Owners of interrupts: containers whose CPUs get the interrupts of a device, because of an annotation or a device allocation."""
+"""Owners of interrupts: containers that get a device's interrupts on their CPUs, because of an annotation or a device allocation."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -11,12 +11,14 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 _WITH_QUEUES = frozenset({"network", "infiniband"})
-"""Kinds of devices whose interrupts go to their owner's CPUs. Interrupts of other kinds follow the submitting CPU, or can't be moved."""
+"""Kinds of devices whose interrupts go to their owner's CPUs. Interrupts of other kinds go to the CPU that submits a request, or can't be
+moved.
+"""
 
 
 class InterruptRequest(Struct, frozen=True):
     device: str
-    """PCI address or network interface."""
+    """PCI address of the device, or its network interface."""
     by: str
     """Description of the container and its pod, for users."""
     cpus: CpuSet
@@ -32,7 +34,7 @@ class InterruptOwners(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
     """Devices that are absent or have no interrupts."""
     late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
-    """Late requests, each with the earlier request of another container for the same interrupt."""
+    """Requests that came too late, each with the earlier request of another container for the same interrupt."""
 
 
 def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:

@@ -1,4 +1,4 @@
-"""Quiet cores: the settings that the cores of a pod have while it runs, because it requests them."""
+"""Quiet cores: settings that a pod requests for its cores, and that they have while the pod runs."""
 
 import operator
 from collections.abc import Container, Iterator, Mapping
@@ -25,7 +25,8 @@ _OFF = {"cpufreq/boost": "0", "intel_pstate/no_turbo": "1"}
 def list_quiet_settings(
     topology: Topology, exclusive: CpuSet, settings: QuietSettings, *, machine_wide_boost: bool = False
 ) -> dict[Setting, str]:
-    """Return the settings for exclusive CPUs. Sibling threads have the same, as they share the core's idle state and frequency.
+    """Return the settings for exclusive CPUs. Sibling threads get the same settings, because they share the core's idle state and
+    frequency.
 
     Args:
         topology: the machine.
@@ -48,7 +49,7 @@ def list_quiet_settings(
 
 
 def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]:
-    """Return the kernel's texts for each CPU."""
+    """Return the settings' values, in the kernel's notation, for each CPU."""
     if settings.idle_latency_us is not None:
         yield SettingKind.IDLE_LATENCY, str(settings.idle_latency_us)
     if settings.governor is not None:
@@ -62,16 +63,16 @@ def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]
 
 
 class QuietCores(Struct, frozen=True):
-    """Settings that all quiet pods request, kept from turn to turn."""
+    """Settings that all quiet pods request, reused from turn to turn."""
 
     of_pods: Derived[tuple[Pod, PodPromises], Mapping[Setting, str]] = Derived()
     """Settings by the pod's UID."""
     values: Mapping[Setting, str] = field(default_factory=dict)
     unknown: tuple[tuple[str, str], ...] = ()
-    """Pods with a profile that the configuration doesn't have, and the profile. They have no settings."""
+    """Pods that request a profile which the configuration doesn't have, each with the profile's name. These pods have no settings."""
 
     def follow(self, state: NodeState, topology: Topology, config: Config) -> "QuietCores":
-        """Return the settings of this state. Those of unchanged pods are kept."""
+        """Return the settings for this state. The settings of unchanged pods are reused."""
         pods = [(e.pod.uid, e.pod) for e in state.entries if e.pod.quiet is not None and e.is_active]
         common = (topology, config.profiles, config.machine_wide_boost)
 
@@ -99,7 +100,9 @@ class QuietCores(Struct, frozen=True):
 
 
 def select_boost_file(requested: Mapping[Setting, str], observed: Container[Setting]) -> dict[Setting, str]:
-    """Leave out the settings for the boost of all CPUs that the machine doesn't have. One of them stays if it has none."""
+    """Leave out the settings for the boost of all CPUs that the machine doesn't have. If the machine has none of them, one
+    setting remains.
+    """
     absent = [s for s in requested if s.kind is SettingKind.MACHINE_BOOST and s not in observed]
     left_out = set(absent if len(absent) < len(BOOST_FILES) else absent[1:])
     return {setting: value for setting, value in requested.items() if setting not in left_out}

@@ -1,7 +1,7 @@
-"""Host settings that name CPUs or belong to one, and the record of their values before the agent changed them (D28).
+"""Host settings that name CPUs or belong to one CPU, and the record of their values before the agent changed them (D28).
 
-Each setting avoids certain CPUs, or has a requested value, while required, and is restored afterwards. If another program sets a value
-meanwhile, that value is restored instead.
+As long as required, each setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another
+program sets a value meanwhile, that value is restored instead.
 """
 
 import enum
@@ -15,10 +15,10 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class SettingKind(enum.StrEnum):
-    """Kind of a host setting. It determines the meaning of the setting's name."""
+    """Kind of a host setting, which determines the meaning of the setting's name."""
 
     IRQ = "irq"
-    """Affinity of an interrupt. The name is its number."""
+    """Affinity of an interrupt. The name is the interrupt's number."""
     NEW_IRQS = "new-irqs"
     """Default affinity of new interrupts. The setting's name is empty."""
     QUEUE = "queue"
@@ -69,11 +69,11 @@ OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingK
 OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
 """Settings that belong to one CPU, and are requested for it."""
 OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
-"""Settings whose file shows the limit in effect: the nearest frequency that the CPU has, or a stricter limit of the kernel's own, such as
-one against heat. So the file doesn't tell whether another program has written it.
+"""Settings whose file shows the limit in effect. This is the nearest frequency that the CPU has, or a stricter limit of the kernel, for
+instance because of heat. The file therefore doesn't show whether another program has written it.
 """
 WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
-"""Settings whose values are texts of the kernel's. They name no CPUs."""
+"""Settings whose values are the kernel's texts and name no CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
 """Settings that may be missing for a while, such as those of an offline CPU, and keep their values."""
@@ -81,7 +81,7 @@ _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
 Value = CpuSet | str
-"""Value of a setting. It is a text for the kinds in `WITH_TEXT`."""
+"""Value of a setting: a text for the kinds in `WITH_TEXT`, otherwise a set of CPUs."""
 _V = TypeVar("_V", bound=Value)
 
 
@@ -89,7 +89,7 @@ class Change(Struct, Generic[_V], frozen=True):
     """Record of one setting: its original value, and the values that the agent may have given it."""
 
     before: _V
-    """The value to restore. For the thread of an interrupt, an empty set means the interrupt's affinity."""
+    """Original value, to be restored. For the thread of an interrupt, an empty set means the interrupt's affinity."""
     ours: tuple[_V, ...]
     """Values that the setting may have because of the agent. A crash may leave any of them. The last value is the one found or written
     last. irqbalance doesn't show whether it has accepted a value. Until that is known, the last value is one that irqbalance doesn't
@@ -125,11 +125,13 @@ class Facts(Struct, frozen=True):
     instance: int | None = None
     """Identity of an interrupt, or of a queue's interface. Numbers of interrupts are reused, and interfaces can be renamed."""
     near: CpuSet = CpuSet()
-    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means that there is no node."""
+    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means that the interrupt has no node."""
     interrupt: Setting | None = None
-    """The interrupt that a thread handles."""
+    """Number of the interrupt that a thread handles."""
     follows: CpuSet = CpuSet()
-    """CPUs of the interrupt that the thread handles. After a move, the kernel moves the thread there at the next interrupt."""
+    """CPUs of the interrupt that the thread handles. If the interrupt was moved, the kernel moves the thread to these CPUs at the next
+    interrupt.
+    """
 
 
 Record = Mapping[Setting, Change[Any]]
@@ -151,10 +153,10 @@ class HostPlan(Struct, frozen=True):
     """Record to save before the first write."""
     writes: Mapping[Setting, Value]
     changed_by_others: Mapping[Setting, Value]
-    """Settings that the agent had changed and that another program has changed since, with the new values."""
+    """Settings that another program has changed after the agent, with the new values."""
     keeps_threads: bool = False
-    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all kernel
-    threads.
+    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all
+    kernel threads.
     """
     unread: frozenset[Setting] = frozenset()
     """Settings that couldn't be read. Their records stay unchanged."""
@@ -162,13 +164,13 @@ class HostPlan(Struct, frozen=True):
     """CPUs that may be missing from the affinity that a kernel thread shows after a write."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
-        """Drop the writes of some settings."""
+        """Return the plan without the writes of some settings."""
         changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
-        """Return the record to save after the writes. `failed` has the settings whose writes failed."""
+        """Return the record to save after the writes, given the settings whose writes failed."""
         return self._kept({s: self._after(s, change, has_failed=s in failed) for s, change in self.record.items()})
 
     def _kept(self, changes: Record) -> Record:
@@ -195,8 +197,8 @@ class Cpus(Struct, frozen=True):
     possible: CpuSet
     """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
     host: CpuSet
-    """Online CPUs that need not be avoided. They are used for settings that would otherwise have no CPU. If empty, such settings stay
-    unchanged.
+    """Online CPUs that need not be avoided. They are used for settings that would otherwise have no CPU. If there are none, such settings
+    stay unchanged.
     """
     hidden: CpuSet = CpuSet()
     """CPUs that a kernel thread can't be given, because they are offline or in a cpuset partition."""
@@ -208,7 +210,9 @@ class Cpus(Struct, frozen=True):
     nodes: tuple[CpuSet, ...] = ()
     """CPUs of each NUMA node, including offline ones. The kernel gives them to threads that work for the node."""
     uevents: int = 0
-    """Number of device events that the kernel has sent. If it changes between two scans, CPUs may have gone offline and returned."""
+    """Number of device events that the kernel has sent. If the number changes between two scans, CPUs may have gone offline
+    and returned.
+    """
 
 
 def plan_settings(
@@ -223,7 +227,7 @@ def plan_settings(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide which settings to write. No setting is to name a CPU to avoid, unless the CPU's owner wants it, and settings of one CPU are to
+    """Decide which settings to write, so that no setting names a CPU to avoid (unless the CPU's owner requests it), and settings of one CPU
     have the requested values.
 
     Args:
@@ -288,7 +292,9 @@ class _Decision(Struct, Generic[_V], frozen=True):
 
 
 def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
-    """Decide on a setting with a text. Without a request, it is restored. A stricter limit of another program stays."""
+    """Decide on a setting with a text. If no value is requested, the original value is restored. A stricter limit of another
+    program stays.
+    """
     if known is not None and kind in OF_FREQUENCY:
         wanted = known.before if requested is None else _select_stricter(kind, known.before, requested)
         is_set = known.ours == (wanted,)
@@ -303,7 +309,7 @@ def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, reques
 
 
 def _select_stricter(kind: SettingKind, before: str, requested: str) -> str:
-    """Return the stricter one of two limits. A setting that is no limit has the requested value."""
+    """Return the stricter of two limits. If the setting is no limit, return the requested value."""
     match kind:
         case SettingKind.IDLE_LATENCY:
             is_stricter = before == "n/a" or (before.isdecimal() and 0 < int(before) < int(requested))
@@ -326,7 +332,7 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision[CpuSet]:
-    """Decide on a setting that keeps a written value, in contrast to a kernel thread."""
+    """Decide on a setting that keeps the written value. (Kernel threads don't keep it.)"""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
@@ -423,7 +429,7 @@ def _find_original_affinity(
 
 
 def _may_show_affinity(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether a thread can show the affinity `now` if `written` was the last affinity written."""
+    """Whether a thread may show the affinity `now` if `written` was the last affinity written."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
@@ -460,7 +466,7 @@ def _name_within_interface(queue: Setting) -> str:
 
 
 def _may_run_anywhere(setting: Setting, known: Change[CpuSet], now: CpuSet, cpus: Cpus) -> bool:
-    """Whether all CPUs of an interrupt went offline, so that the kernel now allows any CPU."""
+    """Whether all CPUs of an interrupt have gone offline, so that the kernel now allows any CPU."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
@@ -521,7 +527,7 @@ def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSe
 
 
 def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change[Any]]:
-    """Return the changed settings, and all settings of a kind that is recorded completely."""
+    """Return the record of the changed settings, and of all settings of those kinds that are recorded completely."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
     whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()

@@ -1,5 +1,4 @@
 """Metrics: names, types, labels and help texts, changes as data, and their totals.
 
-This package contains neither the text that Prometheus reads (edge/observability/metrics.py) nor the counting
-(daemon/reports/metrics_recorder.py).
+The text that Prometheus reads is made in edge/observability/metrics.py, and the agent counts in daemon/reports/metrics_recorder.py.
 """

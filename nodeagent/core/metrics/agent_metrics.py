@@ -320,7 +320,7 @@ def find_error_label(error: int | None) -> str:
 
 
 def find_old_name(name: str) -> str | None:
-    """Return the name that the metric had before it got kubelet's prefix (D4). None means that the name never changed."""
+    """Return the name that the metric had before kubelet added its prefix (D4). None means that the name never changed."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(_ALIASED) else None
 

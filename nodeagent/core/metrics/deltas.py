@@ -17,7 +17,7 @@ class Series(NamedTuple):
 
 
 class MetricDelta(NamedTuple):
-    """Change of a series. `amount` is added to the value, or replaces it if `absolute` is set."""
+    """Change of one series. `amount` is added to the value, or replaces the value if `absolute` is set."""
 
     series: Series
     amount: int = 1

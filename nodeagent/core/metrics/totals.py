@@ -26,7 +26,7 @@ class Distribution(Struct, frozen=True):
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """All exposed metrics at one moment. No other object refers to the mappings."""
+    """All exposed metrics at one moment. Its mappings are not shared with other objects, so they never change."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]
@@ -75,7 +75,7 @@ class MetricTotals(Struct):
         return self._show(MappingProxyType({**_START_GAUGES, **gauges}))
 
     def renew(self, snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """Return a snapshot of the present totals, with the gauges of an earlier one."""
+        """Return a snapshot of the present totals, with the gauges of an earlier snapshot."""
         return self._show(snapshot.gauges)
 
     def _show(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:

@@ -74,7 +74,7 @@ class Attribute(enum.Enum):
     FALLBACK_CPUS = "payload/cpuset.cpus"
     """Fallback CPUs, listed in the `payload` cgroup of a container; the container's cgroup above it lists the CPUs to run on.
 
-    When the kernel takes the last CPU of a process offline, or tries to, it falls back to the CPUs listed in the process's own cgroup,
+    When the kernel takes the last CPU of a process offline, or tries to do so, the process falls back to the CPUs listed in its own cgroup,
     effective or not (kernel/sched/core.c, select_fallback_rq). If none of these is online, the process may run on any CPU.
     """
 
@@ -101,7 +101,7 @@ class DesiredCgroup(Struct, frozen=True):
     """Controllers to enable for the cgroup's children."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run, except the cgroups of `shares_with`."""
+    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run, unless that cgroup is in `shares_with`."""
     offline_cpus: CpuSet = CpuSet()
     """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
@@ -111,9 +111,11 @@ class DesiredCgroup(Struct, frozen=True):
     is_leaf: bool = False
     """Whether the cgroup holds processes."""
     meanwhile: CpuSet = CpuSet()
-    """CPUs for an exclusive systemd unit that has to leave all its current CPUs before its exclusive CPUs are granted."""
+    """CPUs that an exclusive systemd unit gets for the time until its exclusive CPUs are granted, if it has to leave all its
+    current CPUs.
+    """
     goes_back_to: UnitSettings | None = None
-    """Values to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
+    """Settings to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _find_value(self.attributes, attribute)
@@ -129,7 +131,7 @@ class DesiredCgroup(Struct, frozen=True):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the cgroup has exclusive CPUs now, possibly with shared ones."""
+        """Whether the cgroup has exclusive CPUs now. It may also have shared CPUs."""
         return bool(self.exclusive_cpus)
 
     @property
@@ -138,7 +140,7 @@ class DesiredCgroup(Struct, frozen=True):
         return self.is_exclusive and self.exclusive_cpus != self.cpus()
 
     def partition_cpus(self) -> CpuSet:
-        """Return the CPUs of the cgroup's partition, or of the partitions below the cgroup."""
+        """Return the CPUs of the cgroup's own partition, or of the partitions below the cgroup."""
         value = self.get(Attribute.CPUSET_CPUS_EXCLUSIVE)
         return value if isinstance(value, CpuSet) else CpuSet()
 
@@ -159,8 +161,8 @@ class ObservedCgroup(Struct, frozen=True):
     oom_kills: int = 0
     """Number of processes of this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs outside of the effective ones that the cgroup's processes may use. The kernel allows such CPUs when it fails to take a
-    partition's last CPU offline. It keeps allowing them afterwards.
+    """CPUs outside of the effective ones that the cgroup's processes may use. The kernel allows these CPUs when it fails to take a
+    partition's last CPU offline, and keeps allowing them afterwards.
     """
     unit: UnitSettings | None = None
     """systemd's settings, if the cgroup is a unit's. They apply to an inactive unit, too. The attributes are those of the unit's cgroup,
@@ -174,7 +176,9 @@ class ObservedCgroup(Struct, frozen=True):
 
 
 def _find_value(attributes: Attributes, wanted: Attribute) -> Value | None:
-    """Find an attribute. A linear search is faster than a dictionary here: it runs thousands of times per turn over a few members."""
+    """Find the value of an attribute. A linear search is faster than a dictionary here, because it runs thousands of times per turn over a
+    few members.
+    """
     for attribute, value in attributes:
         if attribute is wanted:
             return value
@@ -186,7 +190,7 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units pinned by pods that are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
+    """Return the units that are pinned by pods which are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
     found, prefix = {}, f"{UNITS_UNCLEAR}/"
     for path in [path for path in observed if path.startswith(prefix)]:
         there = observed[path]

@@ -5,23 +5,23 @@ from nodeagent.core.model.pod import SYSTEMD, QosClass
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 ABOVE = ".."
-"""Path of the parent of the pods' cgroup. The path of each cgroup further up repeats this text once more."""
+"""Path of the parent of the pods' cgroup. For each further level up, this text is repeated once more."""
 PAYLOAD = "payload"
 """Name of the child cgroup that holds a container's processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
 container's cgroup lists the CPUs to run on.
 """
 SHARED = "shared"
-"""Cgroup around the shared pool's cgroup. It bounds the pool as a pod's cgroup bounds its containers."""
+"""Cgroup around the shared pool's cgroup. It limits the pool's CPUs as a pod's cgroup limits the CPUs of its containers."""
 POOL = f"{SHARED}/pool"
-"""Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and its payload holds the pooled pods. Their cgroups
-have no cpuset, so the kernel gives them the pool's CPUs, and one write changes the CPUs of all (D59).
+"""Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and its payload holds the pooled pods. The cgroups of
+these pods have no cpuset, so the kernel gives them the pool's CPUs, and one write changes the CPUs of all of them (D59).
 """
 POOL_PAYLOAD = f"{POOL}/{PAYLOAD}"
 UNITS = "units"
-"""Path prefix of systemd units that pods pin. systemd decides where the units' cgroups really are."""
+"""Path prefix of systemd units that pods pin. systemd decides where the units' real cgroups are."""
 _DOMAIN = "@"
-"""Prefix of another domain's name, in the paths of the units that its pods pin. No cgroup name of systemd or the agent begins with this
-prefix.
+"""Prefix that precedes another domain's name in the paths of the units pinned by that domain's pods. No cgroup name of systemd or the agent
+begins with this prefix.
 """
 _PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
@@ -49,7 +49,7 @@ def is_ours(path: str) -> bool:
 
 
 def is_within(path: str, other: str) -> bool:
-    """Whether a cgroup is the other one, or below it."""
+    """Whether a cgroup is the other cgroup, or below it."""
     return other in {path, ""} or is_above(other) or path.startswith(f"{other}/")
 
 
@@ -72,7 +72,7 @@ def list_pod_paths(uid: str) -> tuple[str, ...]:
 
 
 def is_pooled(path: str) -> bool:
-    """Whether a cgroup has no cpuset of its own, because it is below the shared pool's payload."""
+    """Whether a cgroup has no cpuset of its own because it is below the shared pool's payload."""
     return path.startswith(f"{POOL_PAYLOAD}/")
 
 
@@ -87,7 +87,7 @@ def pinned_path(domain: str) -> str:
 
 
 def pinned_pod_path(domain: str, uid: str) -> str:
-    """Return the path of a pod that pins units. This path is a prefix of the units' paths, and has no cgroup."""
+    """Return the path of a pod that pins units. The path is a prefix of the units' paths, but no cgroup has this path."""
     return f"{pinned_path(domain)}/pod{uid}"
 
 

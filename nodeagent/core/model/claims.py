@@ -52,7 +52,7 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class MatchAttribute(Struct, frozen=True):
-    """Constraint that all devices of some requests have equal, or pairwise different, values of an attribute."""
+    """Constraint on the devices of some requests: all have equal values of an attribute, or all have different values."""
 
     attribute: str
     """Qualified name of the attribute."""
@@ -78,14 +78,14 @@ class PodClaim(Struct, frozen=True):
     claim: str = ""
     """Name of the ResourceClaim in the pod's namespace (`resourceClaimName`)."""
     template: str = ""
-    """Name of the ResourceClaimTemplate from which the pod gets a claim of its own. Either this name or `claim` is set."""
+    """Name of the ResourceClaimTemplate from which the pod gets its own claim. Either `template` or `claim` is set."""
     spec: ClaimSpec | None = None
     """Requests of the claim. None means that no known document contains them."""
     missing: str = ""
     """Kind and name of a missing document. Empty means that it exists, or that it wasn't looked up."""
 
     def claim_name(self, pod: str) -> str:
-        """Return the ResourceClaim's name for a pod with this name, shortened to a valid length."""
+        """Return the name of the ResourceClaim for a pod with the given name, shortened to a valid length."""
         return self.claim or shorten_name(f"{pod}-{self.name}", _MAX_NAME_LENGTH)
 
 
@@ -113,17 +113,17 @@ class AllocatedDevice(Struct, frozen=True):
     """One allocated device of a claim."""
 
     request: str
-    """`request`, or `request/subrequest`."""
+    """Name of the request: `request`, or `request/subrequest`."""
     driver: str
     device: str
     """Name of the device in the node's ResourceSlices."""
     capacity: tuple[tuple[str, int], ...] = ()
-    """Allocated amount of each capacity, by qualified name, if a part can be allocated."""
+    """Allocated amount of each capacity, by qualified name, if only a part of the device is allocated."""
 
 
 class ClaimAllocation(Struct, frozen=True):
     claim: str
-    """`namespace/name`."""
+    """Name of the claim as `namespace/name`."""
     name: str
     """Name by which the pod's containers refer to the claim."""
     devices: tuple[AllocatedDevice, ...]

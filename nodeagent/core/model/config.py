@@ -45,7 +45,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Gates set by kubelet's `AllAlpha` and `AllBeta`, unless set individually. Of the gates known here, only alpha gates are off by default.
+"""Gates set by kubelet's `AllAlpha` and `AllBeta`, except gates that are set individually. Among the gates known here, exactly the alpha
+gates are off by default.
 """
 
 
@@ -62,7 +63,7 @@ NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap
 
 
 class Errata(enum.Enum):
-    """Version of kubelet whose bugs are reproduced, or none."""
+    """Version of kubelet whose errors are reproduced, or none."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
@@ -85,7 +86,7 @@ class PluginCode(Protocol):
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin is not being called at present. Empty means that the plugin is called."""
+        """Return the reason why the plugin isn't called at present. Empty means that the plugin is called."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         """Start the plugin's time budget for a turn. `alive` is called after each of the plugin's answers."""
@@ -109,7 +110,7 @@ class CpuPlugin(Struct, frozen=True):
 
 
 class Placement(Struct, frozen=True):
-    """Configuration of all placement decisions. Texts are stored as configured. The managers check them and format the refusals."""
+    """Configuration of all placement decisions. Texts are stored as configured, and the managers check them."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
@@ -125,8 +126,8 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """Allocation of CPUs isolated at boot: `prefer` them for exclusive use, use `only` isolated CPUs, or `ignore` the isolation as
-    kubelet does.
+    """Use of CPUs that were isolated at boot: `prefer` them for exclusive use, allocate `only` isolated CPUs exclusively, or `ignore` the
+    isolation as kubelet does.
     """
     exclusive_core_class: str = ANY_CLASS
     """Core class from which exclusive CPUs are taken if possible, unless the pod names another class. `any`, the default, matches
@@ -188,7 +189,7 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs, and the limits on all jobs and on all reservations of one user together."""
+    """Users besides root who may run jobs, and limits on the jobs of one user together, and on the reservations of one user together."""
 
     group: str
     max_cpus: Quantity | None = None
@@ -264,8 +265,8 @@ class Config(Struct, frozen=True):
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Kinds of refused pods that are decided again without a request: none, as with kubelet, or pods refused for lack of resources, once
-    resources are released.
+    """Refused pods that are decided again without a user's request: none, as with kubelet, or pods that were refused for lack of resources,
+    once resources are released.
     """
     max_pods: int = 1_000
     pods_per_core: int = 0
@@ -286,7 +287,9 @@ class Config(Struct, frozen=True):
     jobs: JobBounds | None = None
     """Users who may run jobs, and their limits. None means that only root may run jobs."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates of a clean run by disturbance, in the disturbance's own unit, where they aren't the defaults."""
+    """Largest rates of a clean run by disturbance, in the unit of the disturbance's threshold. Disturbances that aren't listed have the
+    default rate.
+    """
     profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
     """Profiles of quiet settings, by name."""
     machine_wide_boost: bool = False
@@ -308,7 +311,7 @@ class Config(Struct, frozen=True):
 
     @property
     def checked_part(self) -> float:
-        """Return the part of all cgroups and files that each periodic check reads again, 0 to 1."""
+        """Return the fraction of all cgroups and files, 0 to 1, that each periodic check reads again."""
         return min(1.0, self.rescan_period_ms / self.full_check_period_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.quantity import Quantity
 
 Amounts = tuple[tuple[str, int], ...]
-"""Pairs of resource and bytes, sorted by resource."""
+"""Amounts in bytes, as pairs of resource and amount, sorted by resource."""
 
 
 class WhyShared(enum.StrEnum):
@@ -84,13 +84,15 @@ class ContainerDemand(Struct, frozen=True):
     cpus: int
     """Number of exclusive CPUs. 0 means that the container uses the shared pool."""
     memory: Amounts | None = ()
-    """Memory to pin. None means that a requested amount isn't a whole number of bytes."""
+    """Memory to allocate, by resource. None means that a requested amount isn't a whole number of bytes."""
     near: tuple[str, ...] = ()
     """Devices, or kinds of devices, that the container's CPUs and memory should be near."""
     devices: Amounts = ()
     """Counts of devices to allocate, by resource."""
     spread: tuple[tuple[int, int], ...] = ()
-    """NUMA nodes on which the memory should be, each with its share in CPUs. Empty means that the memory isn't spread."""
+    """NUMA nodes over which the memory should be spread, each with its number of CPUs as the share. Empty means that the memory isn't
+    spread.
+    """
 
 
 class PodDemand(Struct, frozen=True):
@@ -109,7 +111,7 @@ class PodDemand(Struct, frozen=True):
     has_whole_cores: bool = False
     """Whether the pod requires whole cores for its exclusive CPUs, because it requests settings of its cores."""
     pins_units: bool = False
-    """Whether the pod pins systemd units. A unit keeps some of its CPUs if it is pinned again with fewer."""
+    """Whether the pod pins systemd units. If a unit is pinned again with fewer CPUs, it keeps some of its present CPUs."""
 
     @property
     def near(self) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class PodDemand(Struct, frozen=True):
 
     @property
     def asks_for_cpus(self) -> bool:
-        """Whether the pod or one of its containers requests exclusive CPUs."""
+        """Whether the pod as a whole or one of its containers requests exclusive CPUs."""
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
     def due_cpus(self, container: ContainerDemand, *, by_pod: bool) -> int:
@@ -283,8 +285,8 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
 
 
 def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Return the largest sum of amounts in use at the same time. Apps run with all sidecars, an init container with the sidecars before
-    it.
+    """Return the largest sum of amounts that are in use at the same time. App containers run together with all sidecars, and an init
+    container runs with the sidecars before it.
     """
     apps = sidecars = peak = 0
     for container, amount in zip(containers, amounts, strict=True):

@@ -31,7 +31,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
 
         Args:
             common: inputs of all values. Equal common inputs count as unchanged.
-            items: what the values are derived from, by key.
+            items: items from which values are derived, by key.
             find_inputs: finds the further inputs of an item's value.
             make: computes a value from its own inputs and the common ones.
             unchanged: keys of items whose inputs are known to be unchanged.

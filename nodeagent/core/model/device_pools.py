@@ -13,16 +13,18 @@ class DevicePluginFailedError(Exception):
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin has not answered yet. A turn is due once it has, and decides the pod from the start, with the answers so far."""
+    """A device plugin has not answered yet. Once it has, a further turn decides on the pod from the start, using the answers received so
+    far.
+    """
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. No call waits: a question goes to the plugin, and its answer is there in a later turn."""
+    """A registered device plugin. No call waits. A call sends a question to the plugin, and the answer is available in a later turn."""
 
     def describe_wait(self, pod_uid: str) -> str:
-        """Return why the plugin can't be asked about a pod now. Empty means that it can be asked.
+        """Return the reason why the plugin can't be asked about a pod now.
 
-        A pod that can't ask need not be decided.
+        The pod then need not be decided. Empty means that the plugin can be asked.
         """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ class PoolDevice(Struct, frozen=True):
         return bool(self.nodes) or self.lists_minus_one
 
     def held(self, resource: str) -> HeldDevice:
-        """Return the device as a pod holds it under this resource."""
+        """Return the device in the form in which a pod holds it under this resource."""
         nodes = NumaSet(self.nodes or NumaMask(0))
         return HeldDevice(
             resource, self.id, nodes, self.kind, self.names, lists_minus_one=self.lists_minus_one and bool(nodes)

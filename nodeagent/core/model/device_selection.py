@@ -56,7 +56,7 @@ class DeviceSelection(Struct, frozen=True):
     resource: str
     """Resource name that pods request, such as example.com/nic-100g."""
     selectors: tuple[DeviceSelector, ...]
-    """Selectors. A device has to meet one of them."""
+    """Selectors of the devices. A device has to match at least one selector."""
 
 
 def select_devices(

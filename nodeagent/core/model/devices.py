@@ -20,21 +20,21 @@ class DeviceKind(enum.StrEnum):
 
 DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
 _NVME_DISK = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
-"""Matches an NVMe disk or a partition of it, and captures its controller."""
+"""Pattern of the name of an NVMe disk or partition. It captures the name of the controller."""
 
 
 class NodeDoubt(enum.StrEnum):
-    """Reason why the NUMA node of a device differs from the kernel's, or is doubtful."""
+    """Reason why the NUMA node of a device is doubtful, or differs from the kernel's node."""
 
     NOT_SAID = "not said"
-    """The firmware names no node, and the device's local CPUs aren't those of exactly one node."""
+    """The firmware names no node, and the device's local CPUs aren't exactly the CPUs of one node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel names no node, but the device's local CPUs are exactly those of one node."""
+    """The kernel names no node, but the device's local CPUs are exactly the CPUs of one node."""
     NO_SUCH_NODE = "no such node"
     """The kernel names a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
-    """The kernel names a node, but the device's local CPUs belong to another node. Some firmware does so, as do modes with fewer nodes
-    per socket.
+    """The kernel names a node, but the device's local CPUs belong to another node. This happens with some firmware, and in modes with fewer
+    nodes per socket.
     """
 
 
@@ -49,7 +49,7 @@ class Device(Struct, frozen=True):
     vendor: int | None = None
     model: int | None = None
     driver: str | None = None
-    """Driver bound to the function, or None."""
+    """Driver bound to the function. None means no driver."""
     names: tuple[str, ...] = ()
     """Names that the kernel gives to the device's network interfaces, InfiniBand devices and controllers."""
     numa_node: int | None = None
@@ -68,9 +68,9 @@ class Device(Struct, frozen=True):
 
 class DevicePlace(Struct, frozen=True):
     node: int | None
-    """NUMA node, or None if unknown."""
+    """NUMA node of the device. None means unknown."""
     doubt: NodeDoubt | None = None
-    """Reason for a doubt. None means that the node and the local CPUs agree."""
+    """Reason why the node is doubtful. None means that the node and the local CPUs agree."""
 
 
 def find_node_of(device: Device, topology: Topology) -> DevicePlace:
@@ -114,7 +114,7 @@ class PlacedDevices(Struct, frozen=True):
     def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
         """Return the devices with this name, which is a kind of devices or a device's address, interface, controller or disk.
 
-        A kind's name never means a single device. Otherwise a user who renames an interface could make it match a kind.
+        The name of a kind never selects a single device, so that users can't change its meaning by renaming an interface.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)

@@ -1,7 +1,7 @@
 """Errata: numbered errors of kubelet 1.36 and 1.37, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
 
-`Placement.errata` selects the behaviour for all errata at once. Code that differs asks `Managers.reproduces(erratum)`, and nothing else
-depends on the mode. docs/reference/differences.md is generated from this module.
+`Placement.errata` selects the behaviour for all errata at once. Code with different behaviours calls `Managers.reproduces(erratum)`.
+Nothing else depends on the mode. docs/reference/differences.md is generated from this module.
 """
 
 import enum
@@ -59,7 +59,9 @@ class ErratumRow(Struct, frozen=True):
     issues: tuple[int, ...] = ()
     """Issue numbers in kubernetes/kubernetes."""
     mended_by: int | None = None
-    """Pull request in kubernetes/kubernetes that mends the error in a later version of kubelet. None means that no version is known."""
+    """Pull request in kubernetes/kubernetes that fixes the error in a later version of kubelet. None means that no such
+    version is known.
+    """
     always_fixed: bool = False
     """Whether the erratum is fixed in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's work.
     """
@@ -317,13 +319,13 @@ SINCE_1_37: tuple[VersionRow, ...] = (
 
 
 class ProposalRow(Struct, frozen=True):
-    """One enhancement proposal that no released kubelet has, and that the project knows."""
+    """One enhancement proposal with settings that nodeagent has and that no released kubelet has."""
 
     proposal: str
     """Names of the settings, with the KEP and the open pull requests."""
     nodeagent: str
     unknown: str
-    """Questions that the draft leaves open, or decides in another way."""
+    """Questions that the draft leaves open, and points in which nodeagent differs from the draft."""
 
 
 PROPOSALS: tuple[ProposalRow, ...] = (
@@ -350,11 +352,11 @@ PROPOSALS: tuple[ProposalRow, ...] = (
         "Its effect: the draft may change. `hostIsolation` is the project's own answer.",
     ),
 )
-"""Settings that are in no released kubelet. This is the one place that says so; other pages link to it."""
+"""Settings of proposals that are in no released kubelet. Only this table says that they aren't; other pages link to it."""
 
 
 class AskedRow(Struct, frozen=True):
-    """Behaviour that people ask kubelet for and that a setting of nodeagent has."""
+    """Behaviour that users have requested from kubelet and that a setting of nodeagent provides."""
 
     kubelet: str
     nodeagent: str
@@ -381,7 +383,7 @@ ASKED_OF_KUBELET: tuple[AskedRow, ...] = (
 
 
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
-    """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be mended in 1.37."""
+    """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be fixed in 1.37."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

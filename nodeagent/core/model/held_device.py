@@ -23,9 +23,11 @@ class HeldDevice(Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Names of the device when it was allocated."""
     claim: str = ""
-    """Claim that the device belongs to. Several containers may share it. Empty means that the device belongs to one container."""
+    """Claim to which the device belongs. Several containers may share such a device. Empty means that the device belongs to
+    one container.
+    """
     lists_minus_one: bool = False
-    """Whether the plugin lists the node -1 among the device's nodes. A device on node -1 alone has no known nodes."""
+    """Whether the plugin lists the node -1 among the device's nodes. If -1 is its only node, the device has no known nodes."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Protocols for the types in which each resource keeps its data. This module names no resource."""
+"""Protocols for the types of each resource's data. This module names no resource."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -16,11 +16,11 @@ class Holdings(Protocol):
 
     @property
     def holders(self) -> Iterable[str]:
-        """Names of the containers that have a part of the holdings."""
+        """Names of the containers that hold a part of the holdings."""
 
     @property
     def size(self) -> int:
-        """Size of the holdings, to compare pods."""
+        """Size of the holdings, by which pods are compared."""
 
     def without(self, container: str) -> Self:
         """Return the holdings without the holdings of one container."""

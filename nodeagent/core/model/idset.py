@@ -1,7 +1,7 @@
 """Immutable sets of CPU ids and of NUMA node ids, as int bitmasks with two types that can't be confused.
 
-Bare bitmasks have types as well, for searches over many sets. The result of mask arithmetic is an int, and gets its mask type again where
-it leaves a module.
+Plain bitmasks, which searches over many sets use, have types as well. The result of arithmetic on masks is an int. A module converts it
+back to its mask type before returning it.
 
 The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. This module knows nothing about
 machines.

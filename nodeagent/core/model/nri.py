@@ -142,12 +142,12 @@ class Update(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """Permission to go on, with changes."""
+    """Permission to continue, with changes."""
 
     adjustment: NriResources | None = None
     """Values for the container that is about to be created. Answers to other calls contain none."""
     updates: tuple[Update, ...] = ()
-    """Changes of other containers, allowed when a container is created, updated or stopped."""
+    """Changes of other containers. NRI allows them in answers to creations, updates and stops."""
     access: DeviceAccess | None = None
     """Device access for the container that is about to be created."""
 

@@ -89,12 +89,12 @@ class Container(Struct, frozen=True):
     restarts_for: tuple[str, ...] = ()
     """Resources whose change restarts the container (`resizePolicy`), sorted."""
     exclusive_cpus: int | None = None
-    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest comes from the shared pool. None
-    means all of them or none, as in kubelet.
+    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest comes from the shared pool. None means
+    that the annotation is missing, so all requested CPUs are exclusive or none, as in kubelet.
     """
 
     interrupts: tuple[str, ...] = ()
-    """Annotation: PCI devices and network interfaces whose interrupts the container wants on its exclusive CPUs."""
+    """Annotation: PCI devices and network interfaces whose interrupts are moved to the container's exclusive CPUs."""
     near: tuple[str, ...] = ()
     """Annotation: PCI devices (by any of their names) or kinds of devices. The container's CPUs and memory should be on the NUMA node of
     these devices.
@@ -186,7 +186,7 @@ class Pod(Struct, frozen=True, dict=True):
         return {}
 
     def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
-        """Return the settings of the containers' processes, those of the profile included if there is one of its name."""
+        """Return the settings of the containers' processes, including the settings of the profile if the node has one of that name."""
         profile = None if self.quiet is None else dict(profiles).get(self.quiet.profile)
         return self.process if profile is None else profile.process.overridden_by(self.process)
 
@@ -194,7 +194,9 @@ class Pod(Struct, frozen=True, dict=True):
         return next(c for c in self.containers if c.name == name)
 
     def sum_limits(self, *prefixes: str, besides: Collection[str] = ()) -> int:
-        """Sum the containers' limits of resources whose names begin like this, in billionths. Those of `besides` are left out."""
+        """Sum the containers' limits of all resources whose names have this prefix, in billionths. The resources in
+        `besides` are left out.
+        """
         return sum(
             amount.nano
             for container in self.containers

@@ -54,7 +54,9 @@ def list_requesting(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def find_shared_part(container: Container) -> int:
-    """Return the part of the CPU request that comes from the shared pool, in thousandths. 0 without the annotation for exclusive CPUs."""
+    """Return the part of the CPU request that comes from the shared pool, in thousandths. Without the annotation for exclusive CPUs, it is
+    0.
+    """
     if container.exclusive_cpus is None:
         return 0
     return get_requested(container.resources, CPU) - container.exclusive_cpus * MILLI
@@ -71,8 +73,8 @@ def find_least_pod_amount(pod: Pod, resource: str) -> int:
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the pod obeys two rules for manifests: containers' amounts fit into pod-level amounts, and exclusive CPUs into the CPU
-    request.
+    """Whether the pod obeys two rules for manifests: the containers' amounts fit into the pod-level amounts, and the exclusive CPUs fit
+    into the CPU request.
     """
     if any(find_shared_part(container) < 0 for container in pod.containers):
         return False
@@ -116,7 +118,7 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def _with_container_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
-    """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
+    """Return the container with other amounts, and the same part of the CPU request from the shared pool."""
     changed = replace(container, resources=_with_resource_amounts(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
@@ -124,8 +126,8 @@ def _with_container_amounts(container: Container, amounts: Mapping[str, int]) ->
 
 
 def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Return a function that lowers the containers' requests of a resource to a given amount. With a single container, its request is set
-    to exactly this amount.
+    """Return a function that lowers the containers' requests of a resource to a given amount. If there is only one container, the function
+    sets its request to exactly this amount.
     """
 
     def changed(value: int) -> Pod:
@@ -139,7 +141,7 @@ def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carr
 
 
 def keep_pod_amounts(changed: Pod) -> Pod:
-    """Leave the pod-level amounts unchanged."""
+    """Return the pod with its pod-level amounts unchanged."""
     return changed
 
 
@@ -198,8 +200,8 @@ def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the resources with another request. A limit that was equal to the request follows it. A request of zero removes the
-    resource.
+    """Return the resources with another request. If the limit was equal to the request, the limit changes as well. A request of zero
+    removes the resource.
     """
     was = resources.requests.get(resource)
 

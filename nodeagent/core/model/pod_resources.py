@@ -153,7 +153,7 @@ def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupA
     """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
     A CPU or memory limit applies only if every container (init containers included) or the pod itself declares it. The caller decides
-    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The pod keeps the values.
+    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The values are cached in the pod.
     """
     key = ("pod_cgroup_amounts", pod_level_resources)
     known = cast("CgroupAmounts | None", pod.derived.get(key))

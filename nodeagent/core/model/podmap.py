@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """Summary of a map, computed piecewise, so `join` must be associative. Results are cached per Fold object. Define each Fold as a
-    constant.
+    """Function that summarizes a map from results for its parts, so `join` must be associative. Results are cached per Fold object, so
+    define each Fold as a constant.
     """
 
     empty: T
@@ -36,7 +36,7 @@ class _TreapNode(NamedTuple):
     """Results of folds over this subtree. They depend only on the subtree, so the cache has no observable effect."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
-        """Return a copy of the node with other subtrees."""
+        """Return a copy of the node with these subtrees."""
         return _TreapNode(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 

@@ -29,7 +29,7 @@ class ProblemKind(StrEnum):
 
 
 class Explained(Struct, frozen=True):
-    """A kind of problem, explained to people."""
+    """Explanation of a kind of problem for users."""
 
     what: str
     mended_by: str

@@ -35,7 +35,7 @@ class PodPromises(Struct, frozen=True):
     hints: tuple[tuple[str, Hint], ...] = ()
     """Hints by container, sorted by container name."""
     parts: tuple[Holdings, ...] = ()
-    """Holdings by resource, replaced with `having`."""
+    """Holdings by resource. Use `having` to replace them."""
 
     def of(self, kind: type[H]) -> H:
         """Return the holdings of one type. Each type belongs to one resource."""
@@ -80,8 +80,8 @@ class UnrecoveredPod(Struct, frozen=True):
 
     uid: str
     held: PodPromises
-    """Holdings that no cgroup shows. Claimed cards are listed under an empty container name, because no record says which containers use
-    them.
+    """Holdings of the pod that no cgroup shows. Claimed cards are listed under an empty container name, because no record says which
+    containers use them.
     """
     name: str = ""
     """Name of the pod according to a record. Empty if no record has a name."""
@@ -93,7 +93,7 @@ class Promises(Struct, frozen=True):
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     """Unrecovered pods. No other pod gets their holdings."""
     parts: tuple[Books, ...] = ()
-    """Data of each resource on the whole node, replaced with `having`."""
+    """Data of each resource on the whole node. Use `having` to replace them."""
 
     def of(self, kind: type[B]) -> B:
         """Return the data of one type. Each type belongs to one resource."""

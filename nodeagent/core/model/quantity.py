@@ -100,17 +100,17 @@ class Quantity(Struct, frozen=True):
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the quantity that results from printing and parsing. Doing so again changes nothing."""
+        """Return the quantity that results from printing this one and parsing the text. Repeating this changes nothing."""
         # The text is parsed twice: the first result is printed in decimal if the text has no binary suffix, which may shorten it.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add. The sum is printed like its first addend that isn't zero (Quantity.Add)."""
+        """Add two quantities. The sum is printed in the notation of the first addend that isn't zero (Quantity.Add)."""
         first = other if self.nano == 0 else self
         return Quantity(self.nano + other.nano, first.notation, self.decimal_form or other.decimal_form)
 
     def __str__(self) -> str:
-        """Print in canonical form, with the largest suffix that needs no fraction."""
+        """Print the quantity in canonical form, with the largest suffix that needs no fraction."""
         whole, rest = divmod(abs(self.nano), _NANO)
         sign = "-" if self.nano < 0 else ""
         if self.nano == 0:

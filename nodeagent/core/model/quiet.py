@@ -1,4 +1,4 @@
-"""Quiet settings, which the cores of a pod have while it runs, and the named profiles of a node."""
+"""Quiet settings, which a pod requests for its cores while it runs, and the named profiles of a node."""
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -17,17 +17,17 @@ class QuietSettings(Struct, frozen=True):
     min_frequency_mhz: int | None = None
     max_frequency_mhz: int | None = None
     idle_siblings: bool | None = None
-    """Whether the pod runs on one thread of each of its cores. False means the same as None, and takes a profile's True back."""
+    """Whether the pod runs on one thread of each of its cores. False has the same effect as None, but overrides a profile's True."""
     boost: bool | None = None
-    """Whether the cores may exceed their nominal frequency. True means the same as None, and takes a profile's False back."""
+    """Whether the cores may exceed their nominal frequency. True has the same effect as None, but overrides a profile's False."""
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return these settings, replaced by the settings that are set in `others`."""
+        """Return these settings, in which the settings of `others` that aren't None replace the present ones."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
 class QuietRequest(Struct, frozen=True):
-    """Request of a pod: a profile, and settings that replace the profile's."""
+    """Request of a pod: a profile, and settings that replace those of the profile."""
 
     profile: str = ""
     """Name of the profile. Empty means no profile."""
@@ -42,18 +42,20 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a process and its children, by their names in a profile. None leaves a setting as the caller or launcher has it."""
+    """Settings of a process and its children, by their names in a profile. None leaves a setting as the process gets it from its caller or
+    the launcher.
+    """
 
     aslr: bool | None = None
-    """Whether addresses differ from run to run. True means the same as None."""
+    """Whether addresses differ from run to run (address space layout randomization). True has the same effect as None."""
     transparent_huge_pages: bool | None = None
-    """Whether memory may be in transparent huge pages. True means the same as None."""
+    """Whether memory may be in transparent huge pages. True has the same effect as None."""
     scheduler: str | None = None
     """Scheduling policy, and its priority after a colon, such as `fifo:10`."""
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return these settings, replaced by the settings that are set in `others`."""
+        """Return these settings, in which the settings of `others` that aren't None replace the present ones."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property

@@ -1,9 +1,9 @@
-"""Results of reading any of kubelet's checkpoints."""
+"""Results of reading a checkpoint of kubelet, of any kind."""
 
 from msgspec import Struct
 
 
 class Unreadable(Struct, frozen=True):
-    """Checkpoint that no version's rules accept. The text is kubelet's."""
+    """Checkpoint that is invalid by the rules of every version. The text is kubelet's."""
 
     message: str

@@ -53,8 +53,8 @@ INVALID_NAME = "InvalidName"
 state would be unreadable.
 """
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Reason of a resize that this node can't perform, or not without a restart. For a runtime's container, the resize would change exclusive
-CPUs or pinned memory, which kubelet's static policies refuse as well.
+"""Reason of a resize that this node can't perform at all, or only with a restart. For a runtime's container, the resize would change
+exclusive CPUs or pinned memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
 """Reason of a resize that has to wait, because other pods hold the needed resources. It is decided again when resources are released."""
@@ -96,15 +96,15 @@ class StartRefused(Struct, frozen=True):
 
     message: str
     about: str
-    """Configuration field or file that a person has to check."""
+    """Configuration field or file that the user has to check."""
     entry: str | int | None = None
     """Entry of the field, by key or index. None means the field as a whole."""
     rests_on: tuple[str, ...] = ()
-    """Other fields that led to the refusal. While one of them is invalid, the refusal may be wrong."""
+    """Other fields on which the refusal is based. While one of them is invalid, the refusal may be wrong."""
     allowed: str = ""
     """Valid values, in the agent's words. Empty if the message contains them."""
     plain: str = ""
-    """Complete text in the agent's words, used if kubelet's text describes kubelet itself. Empty if kubelet's text is used."""
+    """Complete text in the agent's words, if kubelet's text describes kubelet itself. Empty means that kubelet's text is used."""
 
     @property
     def text(self) -> str:
@@ -113,5 +113,5 @@ class StartRefused(Struct, frozen=True):
 
 
 def wrap_unexpected(error: str) -> Refusal:
-    """Wrap an error that has no reason of its own as an unexpected refusal."""
+    """Return an unexpected refusal for an error that has no refusal reason of its own."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

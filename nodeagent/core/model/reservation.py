@@ -1,4 +1,4 @@
-"""Reservation: room of the node that is kept free for one user's jobs during a time of the wall clock."""
+"""Reservation: resources of the node that are kept free for one user's jobs during a period of the wall clock."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,19 +10,21 @@ from nodeagent.core.model.quantity import Quantity
 
 
 class Reservation(Struct, frozen=True):
-    """All times are in milliseconds since the epoch, because a person names a time of the day, and a reservation outlives a boot."""
+    """One reservation. All times are in milliseconds since the epoch, because users name a time of the day, and a reservation outlives a
+    boot.
+    """
 
     name: str
     user: int
     """User ID of the reservation's owner. Only jobs of the owner and of root may run in the reservation."""
     pod: Pod
-    """Pod with the reserved amounts. It is only tried, and never admitted."""
+    """Pod with the reserved amounts. Decisions on this pod are only tried, and it is never admitted."""
     from_ms: int
     until_ms: int
     has_memory: bool = False
-    """Whether memory is reserved. If not, the pod's memory is the least that a pod can have."""
+    """Whether memory is reserved. If not, the pod requests the least memory that a pod can have."""
     is_made: bool = True
-    """Whether the reservation was decided and is durable. Turns respect it even before, but it isn't reported yet."""
+    """Whether the reservation was decided and saved durably. Turns respect the reservation even before that, but it isn't reported yet."""
 
     @property
     def amounts(self) -> Mapping[str, Quantity]:

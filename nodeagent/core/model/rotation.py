@@ -1,17 +1,17 @@
-"""Rotation: an even look at many things, a few at a time."""
+"""Rotation, in which many things are looked at evenly, a few at a time."""
 
 import math
 from collections.abc import Mapping
 
 
 class Rotation:
-    """Order in which things are looked at. Each has its turn before the first one has another."""
+    """Order in which things are looked at. Everything is looked at once before anything is looked at again."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
 
     def take(self, things: Mapping[str, object], part: float) -> list[str]:
-        """Return the keys of the next things.
+        """Return the keys of the things to look at next.
 
         Args:
             things: all things by key. They may come and go between calls.

@@ -1,6 +1,6 @@
-"""Containers of a container runtime and the keys that hold their allocations, as one immutable value: a part of the node's state.
+"""Containers of a container runtime, and the keys that hold their allocations, as one immutable value in the node's state.
 
-core/domains/runtime/registry.py contains the rules, and the effects of events.
+core/domains/runtime/registry.py contains the rules and the effects of events.
 """
 
 from enum import IntEnum
@@ -38,14 +38,14 @@ class Stage(IntEnum):
 
 
 class Asked(Struct, frozen=True):
-    """The part of kubelet's request that decisions depend on."""
+    """Those parts of kubelet's request on which decisions depend."""
 
     resources: "NriResources"
     """Requested amounts. CPUs and memory nodes are left out, because the agent decides on them."""
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """The pod's annotations that belong to the agent's domain."""
+    """Those annotations of the pod that belong to the agent's domain."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":
@@ -58,7 +58,7 @@ class Asked(Struct, frozen=True):
 
 
 class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has created for the same key."""
+    """One of the containers that the runtime has created for one key."""
 
     id: str
     sandbox_id: str

@@ -30,7 +30,7 @@ class Phase(enum.Enum):
 
 
 class Exit(Struct, frozen=True):
-    """End of a container's main process. If code and signal are missing, the end was not observed."""
+    """End of a container's main process. If both code and signal are missing, the end was not observed."""
 
     finished_at_ms: int
     code: int | None = None
@@ -62,11 +62,11 @@ class ContainerStatus(Struct, frozen=True):
     started_at_ms: int | None = None
     """Start of the current attempt, once the launcher has confirmed it."""
     exit: Exit | None = None
-    """End of the current attempt."""
+    """End of the current attempt. None means that the attempt has not ended."""
     last_exit: Exit | None = None
     """End of the previous attempt."""
     backoff_step: int = 0
-    """Number of consecutive restarts soon after a start. The next restart waits 0, 10, 20, 40 … 300 s."""
+    """Number of consecutive restarts after short runs. It determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
     """Time at which a container that is being stopped is killed (`cgroup.kill`). None means that it isn't being stopped."""
     is_to_restart: bool = False
@@ -78,7 +78,8 @@ class ContainerStatus(Struct, frozen=True):
     exclusive CPUs.
     """
     unit_before: UnitSettings | None = None
-    """Settings to restore for the container's unit. None means that there is no unit, or that it wasn't observed yet and stays untouched.
+    """Settings to restore for the container's unit. None means that the container pins no unit, or that the unit wasn't observed yet and
+    has not been changed.
     """
     cgroup: str | None = None
     """Absolute path of the container's cgroup, if a container runtime created it. None means a cgroup below the pods' cgroup."""
@@ -114,7 +115,7 @@ class Idle(Struct, frozen=True):
     """State of a pod that has released all its holdings because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. More free resources make the request due again. None means that nothing was
+    """Refusal to resume the pod although a unit is active. The pod is decided again once there is more room. None means that nothing was
     refused.
     """
 
@@ -122,7 +123,7 @@ class Idle(Struct, frozen=True):
 MANIFEST_DIRECTORY = "manifests"
 """Name of the source for the manifest directory, which every node has."""
 JOBS = "jobs"
-"""Name of the source for jobs. A job lasts as long as the process that requested it."""
+"""Name of the source for jobs. A job lasts as long as the process that requested the job."""
 
 
 class Origin(Struct, frozen=True):
@@ -146,7 +147,7 @@ def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
 
 
 class PodEntry(Struct, frozen=True, dict=True):
-    """A decided pod. It is either refused, or admitted and keeps its promises until it is gone or finished."""
+    """A pod on which was decided. It is either refused, or admitted and keeps its promises until it is gone or finished."""
 
     pod: Pod
     qos: QosClass
@@ -158,13 +159,15 @@ class PodEntry(Struct, frozen=True, dict=True):
     """Statuses of all containers in the pod's order. Empty for a refused pod."""
     deleting_since_ms: int | None = None
     is_released: bool = False
-    """Whether the pod was ended on request (`nodeagent release`). Its manifest then doesn't bring it back."""
+    """Whether the pod was ended on request (`nodeagent release`). If so, its manifest doesn't start it again."""
     refused_change: RefusedChange | None = None
     """Refused change of the pod's manifest. None means that the manifest is unchanged, or that the change wasn't tried."""
     idle: Idle | None = None
-    """Set while the pod is idle. None means that an active pod has its holdings."""
+    """State of an idle pod. None means that the pod isn't idle, so an active pod has its holdings."""
     outcome: Phase | None = None
-    """SUCCEEDED or FAILED once no container will run again. The holdings are then released, but the exit codes stay visible."""
+    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released, but the exit codes
+    stay visible.
+    """
     is_pooled: bool = False
     """Whether the pod's cgroup is below the shared pool's cgroup. It stays there as long as the pod exists."""
 
@@ -192,12 +195,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the pod waits for a device plugin's answer, and is decided then."""
+        """Whether the pod waits for a device plugin's answer. The answer leads to a decision."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue. Nobody has to act for it."""
+        """Whether the pod is a job that waits in the queue. Such a pod needs nobody's attention."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
@@ -220,7 +223,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def expected_statuses(self) -> tuple[str, ...]:
-        """Names of the containers that have a status: all of an admitted pod."""
+        """Names of the containers that must have a status: all containers of an admitted pod, none of a refused pod."""
         return () if self.refusal else tuple(container.name for container in self.pod.containers)
 
     @cached_property
@@ -266,7 +269,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     def pod_path(self) -> str:
         """Path of the pod's cgroup, relative to the pods' cgroup.
 
-        For a pod with pinned units, the path has no cgroup. For a container runtime's pod, the path is absolute once it is known.
+        For a pod with pinned units, no cgroup has the path. For a container runtime's pod, the path is absolute once it is known.
         """
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
@@ -303,7 +306,9 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_placed_as_pool(self) -> bool:
-        """Whether the containers have the shared pool's CPUs and memory nodes, and nothing else to be told."""
+        """Whether the containers have only the CPUs and memory nodes of the shared pool, so that they can read the pool's
+        placement file.
+        """
         return self.is_pooled and not self.pod.asks_for_devices and not self.pod.claims
 
     @cached_property
@@ -395,11 +400,13 @@ class NodeState(Struct, frozen=True):
         return next((e for e in self.entries if e.pod.uid == uid), None)
 
     def without(self, uid: str) -> "NodeState":
-        """Remove the entry of a pod."""
+        """Return the state without the entry of a pod."""
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Replace the entry of the same pod, at the same position. New pods, which change most, are found first."""
+        """Return the state with this entry instead of the same pod's entry, at the same position. New pods, which change most, are found
+        first.
+        """
         for place in range(len(self.entries) - 1, -1, -1):
             if self.entries[place].pod.uid == entry.pod.uid:
                 return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
@@ -426,12 +433,12 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Return whether the next start comes from `before` to `after` by itself, if the machine loses power and has only `before` on disk.
+    """Return whether the next start would decide `after` from `before` again, if the machine loses power with only `before` on disk.
 
-    That is so if the states differ in these ways only:
+    That is the case if the states differ only in these ways:
 
-    * Pods are being ended or are gone, but not by a request, which would be lost (`nodeagent release`). Their processes are gone after
-      the loss, and what ends them still does.
+    * Pods are being ended or are gone, but not by a request, which would be lost (`nodeagent release`). Their processes are gone after the
+      loss, and what ends them still does.
     * Starts are confirmed of containers that may start again after the loss.
     """
     known = {entry.pod.uid: entry for entry in before.entries}
@@ -518,8 +525,9 @@ def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Return the ID of the container's current attempt. The launcher starts each ID only once.
 
-    A pod may come back with the same UID, with attempts counted from 1. The ID therefore contains the time of the decision. The launcher
-    accepts IDs of up to 120 characters: 36 for a UID (or for the hash of a longer UID), 63 for a container's name, 11 for the time.
+    A later pod may have the same UID, and its attempts are counted from 1 again. The ID therefore contains the time of the decision. The
+    launcher accepts IDs of up to 120 characters: 36 for a UID (or for the hash of a longer UID), 63 for a container's name, 11 for the
+    time.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 

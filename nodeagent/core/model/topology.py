@@ -24,15 +24,15 @@ class Cpu(Struct, frozen=True):
     core: int
     """Lowest CPU number of the core within the CPU's NUMA node. The kernel's core_id isn't used, because it repeats across sockets."""
     socket: int
-    """Socket (physical_package_id)."""
+    """ID of the socket (physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """Id of the CPU's uncore cache: the first last-level cache that isn't shared by the whole NUMA node, as in kubelet. None if there is
-    no such cache.
+    """ID of the CPU's uncore cache: the first last-level cache that isn't shared by the whole NUMA node, as in kubelet. None means that
+    there is no such cache.
     """
     die: int | None = None
     core_class: str | None = None
-    """Core class, one of CORE_CLASSES, on hybrid machines. Otherwise None."""
+    """Core class on hybrid machines, one of CORE_CLASSES. None means that all cores are alike."""
     capacity: int | None = None
     """The kernel's cpu_capacity, 1024 for the fastest core. None if it isn't reported (mostly Arm reports it). Decisions don't use it."""
     l3_bytes: int | None = None
@@ -167,7 +167,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Sort all parts, and derive the counts that were not measured."""
+        """Build a topology: sort all parts, and derive the counts that were not measured."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))

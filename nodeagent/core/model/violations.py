@@ -1,5 +1,5 @@
-"""Violated invariants of promises and of the node's state, promises that the present machine can't keep, and values of the node that differ
-from the saved ones.
+"""Three kinds of findings: violated invariants of promises and of the node's state, promises that the present machine can't keep, and
+values of the node that differ from the saved values.
 """
 
 import enum
@@ -11,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 
 
 class Invariant(enum.StrEnum):
-    """Invariants that are checked. Their names are stable."""
+    """Invariants of promises and of the state that are checked. Their names are stable."""
 
     HOLDER_IS_ACTIVE = "HolderIsActive"
     HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
@@ -118,7 +118,7 @@ class NodesGone(Struct, frozen=True):
 
 
 class NodeOverdrawn(Struct, frozen=True):
-    """More memory promised on a NUMA node than the node has. All pods on this node are affected."""
+    """More memory promised on a NUMA node than the node has. All pods with memory on this node are affected."""
 
     node: int
     resource: str
@@ -162,11 +162,11 @@ class Shortage(Struct, frozen=True):
 
 
 class Shortfall(Protocol):
-    """Something promised that the machine can't keep at present, as a frozen struct."""
+    """Promise that the machine can't keep at present, as a frozen struct."""
 
     @property
     def holder(self) -> tuple[str, str | None] | None:
-        """Return the UID of the pod and the name of the container, if the shortfall concerns one."""
+        """Return the UID of the pod and the name of the container, if the shortfall concerns a single container."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Unmet requests of pods, with the reason and the events that let them be tried again."""
+"""Unmet requests of pods, with the reason, and with the events after which they are tried again."""
 
 import enum
 
@@ -30,7 +30,7 @@ class RequestKind(enum.StrEnum):
 
 
 class Retry(enum.StrEnum):
-    """Event that lets a request be tried again."""
+    """Event after which a request is tried again."""
 
     MANIFEST = "manifest"
     """The manifest changes."""
@@ -61,7 +61,7 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the request waits for a device plugin's answer, and is decided then."""
+        """Whether the request waits for a device plugin's answer. The answer leads to a decision."""
         return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property
@@ -72,7 +72,7 @@ class Waiting(Struct, frozen=True):
     def retries(
         self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
     ) -> tuple[Retry, ...]:
-        """Return the events that let the request be tried again.
+        """Return the events after which the request is tried again.
 
         Args:
             asked: kind of the request.
@@ -108,7 +108,7 @@ def is_for_room(reason: str) -> bool:
 
 
 _ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
-"""Event for the reasons that determine it, whatever is requested."""
+"""Event for each reason that alone determines the event, whatever is requested."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {

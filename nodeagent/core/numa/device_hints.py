@@ -14,7 +14,7 @@ from nodeagent.core.numa.node_search import Cover
 
 
 def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
-    """Return the hints for one name in `near`, which may stand for several devices.
+    """Return the hints for one name in `near`, which may match several devices.
 
     Args:
         nodes: the node of each device. None means unknown.

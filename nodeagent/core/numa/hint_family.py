@@ -1,9 +1,4 @@
-"""Hints on machines with many NUMA nodes, which are described instead of listed, and merged in this form.
-
-8 nodes have 255 sets, and three lists of 255 hints have 16 million combinations. 34 nodes have 17 billion sets. A family consists of listed
-sets and of all sets that a cover describes. The merge has the same result as `hints.merge` on lists, except if a search exceeds `MAX_STEPS`
-(see `merge_families`).
-"""
+"""Hint families: hints on machines with many NUMA nodes, which are described instead of listed, and merged in this form."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +10,7 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Limit on NUMA nodes for listing hints: at most 31 sets, which takes no longer than a search."""
+"""Largest number of NUMA nodes with which hints are listed. They have at most 31 sets, and merging these takes no longer than a search."""
 
 MAX_STEPS = 20_000
 """Limit on the steps of one merge, or of one choice of nodes: some hundredths of a second."""
@@ -23,14 +18,14 @@ MAX_STEPS = 20_000
 
 class HintFamily(Struct, frozen=True):
     listed: tuple[tuple[NumaMask, bool], ...]
-    """(mask, preferred)"""
+    """Listed hints, as pairs (mask, preferred)."""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes that makes a set of the cover preferred."""
+    """Number of nodes with which a set of the cover is preferred."""
     sockets: tuple[NumaMask, ...] = ()
     """Nodes of each socket, if `preferred_sockets` is given."""
     preferred_sockets: int | None = None
-    """Number of sockets that also makes a set of the cover preferred. None means that sockets don't count."""
+    """Number of sockets with which a set of the cover is preferred, too. None means that sockets don't count."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -57,7 +52,7 @@ class HintFamily(Struct, frozen=True):
         return tuple(listed.items())
 
     def single_nodes(self) -> HintList:
-        """List the preferred hints with a single node."""
+        """List the preferred hints that have a single node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
             nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
@@ -81,7 +76,7 @@ def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Tell whether the set is a preferred hint, or any set is accepted."""
+    """Tell whether the hints accept the set: it is a preferred hint, or any set is accepted."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 
@@ -176,9 +171,10 @@ def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: S
 
 
 def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Return all choices of a listed mask or the cover from each list: the intersection of the listed masks, and the chosen covers.
+    """Return all combinations of one choice from each list, where a choice is a listed mask or the cover.
 
-    The intersection contains only nodes that are in all chosen covers.
+    Each combination has the intersection of the listed masks, and the chosen covers. The intersection contains only nodes that are in all
+    chosen covers.
     """
     covers: dict[Cover, int] = {}
     choices: set[tuple[NumaMask, tuple[int, ...]]] = {(rules.default_mask, ())}

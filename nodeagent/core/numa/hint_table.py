@@ -1,8 +1,8 @@
 """Hints on machines with up to 12 NUMA nodes, as tables with an entry for each set of nodes.
 
 A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any number
-of lists are sums of this kind, so they take milliseconds where comparing each hint with each would take minutes. In this module, a set of
-nodes is an index: its bit i means the i-th node of the machine.
+of lists can be expressed as such sums. They take milliseconds, whereas combining each hint with each other would take minutes. In this
+module, a set of nodes is an index: its bit i means the i-th node of the machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,14 @@ from functools import lru_cache
 from nodeagent.core.model.idset import NumaMask
 
 MAX_TABLED_NODES = 12
-"""Limit on NUMA nodes for tables. A table for 12 nodes has 4,096 entries."""
+"""Largest number of NUMA nodes with which tables are used. A table for 12 nodes has 4,096 entries."""
 
 
 @lru_cache(maxsize=32)
 def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
-    """Return the index and the mask of each non-empty set of nodes by size, in lexicographic order within a size, as kubelet does."""
+    """Return the index and the mask of each non-empty set of nodes. Sets are ordered by size, and in lexicographic order within a size, as
+    in kubelet.
+    """
     indices = sorted(
         range(1, 1 << len(nodes)),
         key=lambda index: (index.bit_count(), [i for i in range(len(nodes)) if index >> i & 1]),

@@ -12,22 +12,24 @@ from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.numa.hint_table import MAX_TABLED_NODES, find_intersections
 
 HintList = tuple[tuple[NumaMask | None, bool], ...]
-"""(mask, preferred) in the given order. A mask of None means any node. An empty list means that the request can't be met."""
+"""Hints as pairs (mask, preferred), in the given order. A mask of None means any node. An empty list means that the request
+can't be met.
+"""
 
 _FEW_HINTS = 32
-"""Number of hints in a list up to which each is combined with each. With more hints, a table is faster."""
+"""Largest number of hints in a list with which all combinations are tried. With more hints, a table is faster."""
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Compares two nodes. Returns the node that the managers prefer to use, or None."""
+"""Function that compares two nodes. It returns the node that the managers prefer, or None."""
 
 SetRank = Callable[[NumaMask], int]
-"""Rank of a set of nodes, lowest first, among sets with as many nodes and the same distances."""
+"""Rank among sets with the same number of nodes and the same distances, lowest first."""
 
 
 Fitness = tuple[int, int, int, int]
-"""Rank of a set of nodes: the number of nodes, the sum of their distances, the `SetRank`, and the set's bits."""
+"""Rank of a set of nodes. Its parts are the number of nodes, the sum of their distances, the `SetRank`, and the set's bits."""
 
 
 class MergeRules(Struct, frozen=True):
@@ -36,7 +38,7 @@ class MergeRules(Struct, frozen=True):
     single_node: bool
     """Whether the policy is single-numa-node."""
     distances: Mapping[int, Mapping[int, int]] | None = None
-    """Distances between nodes if `prefer-closest-numa-nodes` is on, to decide between masks of the same size."""
+    """Distances between nodes, if `prefer-closest-numa-nodes` is on. They decide between masks of the same size."""
 
 
 class Merged(Struct, frozen=True):
@@ -53,7 +55,8 @@ def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
 def merge(
     rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None, rank_set: SetRank | None = None
 ) -> Merged:
-    """Merge one hint from each list into the best hint, as kubelet's topology manager does. Equally good hints are ordered, too.
+    """Merge one hint from each list into the best hint, as kubelet's topology manager does. The result doesn't depend on the order of
+    equally good hints.
 
     Args:
         rules: the rules of the policy.
@@ -108,7 +111,7 @@ def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[Num
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the number of nodes to which every list can be narrowed: the largest of the lists' smallest hint sizes."""
+    """Return the wanted number of nodes: the largest of the lists' smallest hint sizes. Every list can be narrowed to this number."""
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
 

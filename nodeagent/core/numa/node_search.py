@@ -2,8 +2,8 @@
 
 The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* asks which sets of nodes can be
 left over when every other node is given up by at least one of several covers. The search decides on each node from the highest ID down. It
-first tries to leave the node out, so that results come in ascending order of their masks. Three things keep the search short: bounds on
-what the undecided nodes can contribute, equivalent nodes (the lower one is kept), and remembered dead ends.
+first tries to leave the node out, so that results come in ascending order of their masks. Three techniques keep the search short: bounds on
+the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -21,11 +21,13 @@ Distances = Mapping[int, Mapping[int, int]]
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""Result of the decisions so far. The type depends on the problem."""
+"""State of a search: the result of the decisions so far. The type depends on the problem."""
 
 
 MORE_STEPS = 500
-"""Limit on further steps to find a lower set after the first one: some milliseconds. Few searches need more than one step."""
+"""Limit on further steps that look for a lower set after the first set was found. They take some milliseconds. Few searches need more than
+one step.
+"""
 
 
 class Steps(Struct):
@@ -46,7 +48,7 @@ class Cover(Struct, frozen=True):
     needs: tuple[int, ...]
     """Required amount of each resource."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
-    """(node, its amounts) for every node of the universe, in ascending order."""
+    """Amounts of every node of the universe as pairs (node, its amounts), in ascending order."""
     forced: NumaMask = NumaMask(0)
     least: int = 1
 
@@ -58,7 +60,7 @@ class Cover(Struct, frozen=True):
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Return whether these nodes have enough of every resource."""
+        """Return whether these nodes together have enough of every resource."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -93,7 +95,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the cover of the sets that are in all these covers."""
+    """Return the cover of the sets that are contained in all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -176,7 +178,8 @@ def _find_fittest(
 ) -> NumaMask | None:
     """Find the best choice of `count` more nodes by examining choices in ascending order of their masks, as far as necessary.
 
-    Choices that differ in the cover which gives up a node can be out of order. So some more steps look for a lower set than the first one.
+    Choices in which different covers give up the same node can be out of order. After the first set, the search therefore continues for
+    some steps to find a lower set.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -221,7 +224,7 @@ def _find_fittest(
 
 
 def _classify_nodes(problem: "_CoverProblem | _RemainderProblem", distances: Distances | None) -> dict[int, int]:
-    """Return a bit for the kind of each node. Two nodes of the same kind can replace each other in every set."""
+    """Return a bitmask for the kind of each node. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
@@ -249,7 +252,7 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
 
 
 def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the undecided nodes are kept, too."""
+    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the undecided nodes are kept in addition."""
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
     if not left:

@@ -1,4 +1,4 @@
-"""Configuration of the topology manager (policy, scope and options), and whether a merged hint admits a pod."""
+"""Configuration of the topology manager (policy, scope and options), and the decision whether a merged hint admits a pod."""
 
 import enum
 from collections.abc import Sequence
@@ -60,17 +60,17 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Whether the node with more allocated resources wins between two single nodes."""
+    """Whether the node with more allocated resources wins when two single nodes are compared."""
     strategy: Strategy | None = None
     """Rule for choosing among equally good sets of nodes by their score. None means by node numbers."""
     score_weights: tuple[tuple[str, int], ...] = ()
-    """Weights of scores, by the name of a list of hints. The weight of other lists is 1."""
+    """Weights of scores, by the name of a list of hints. Lists that aren't named have the weight 1."""
     prefer_cpus_node: bool = False
     """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
     same_nodes: bool = False
-    """Whether a set of nodes for both CPUs and memory replaces a result that isn't one (sameNumaNodes)."""
+    """Whether a set of nodes for both CPUs and memory replaces a merge's result that lacks one of them (sameNumaNodes)."""
     spread_pages: bool = False
-    """Whether memory is spread as the CPUs are if the container has huge pages (spreadHugePages)."""
+    """Whether a container's memory is spread over nodes as its CPUs are, if it has huge pages (spreadHugePages)."""
 
     @property
     def is_strict(self) -> bool:
@@ -79,7 +79,7 @@ class TopologyManager(Struct, frozen=True):
 
     @property
     def stays(self) -> str:
-        """Return the end of a message about a container that can't leave its NUMA nodes."""
+        """Return the end of a message: the container can't leave its NUMA nodes, and why."""
         return (
             f": a running pod can't leave its NUMA nodes (topologyManagerPolicy {self.policy.value}); "
             "to let the topology manager choose again, end the pod and start it again"
@@ -115,10 +115,10 @@ class TopologyManager(Struct, frozen=True):
     def despite_devices(
         self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints], rank_set: SetRank | None = None
     ) -> Merged | None:
-        """Return the replacement for a merge that isn't preferred (`preferCPUsNumaNode`). None means that there is none.
+        """Return a replacement for a merged hint that isn't preferred (`preferCPUsNumaNode`). None means that there is no replacement.
 
-        The replacement is a single node that CPUs prefer and that the other resources prefer or accept. Of several nodes, the node that
-        most devices prefer wins, then the best by the order of the merge.
+        The replacement is a single node that the CPUs prefer and that the other resources prefer or accept. If there are several such
+        nodes, the node that most devices prefer wins, then the best node by the order of the merge.
 
         Args:
             devices: the hints of each device.
@@ -153,7 +153,7 @@ class _Options(Struct, frozen=True):
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
-    """Judge the configuration of the topology manager, with kubelet's texts, and stop at kubelet's first error."""
+    """Build the topology manager from the configuration. If the configuration is invalid, return the errors in kubelet's words instead."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Under policy none, scope and options are ignored.
@@ -201,7 +201,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
-    """Return the refusal of a pod that its merged hint doesn't admit."""
+    """Return the refusal of a pod whose merged hint doesn't satisfy the policy."""
     if not is_managed_pod:
         return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
     detail = (
@@ -214,7 +214,7 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
 
 
 def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
-    """Judge the names of policy and scope. Under policy `none` the scope is ignored."""
+    """Check the names of policy and scope. Under policy `none` the scope is ignored."""
     policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
     refused = []
     if policy not in tuple(TopologyPolicy):
@@ -225,7 +225,7 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as possible without a machine. Under policy `none` the options are ignored.
+    """Check the configured options as far as possible without a machine. Under policy `none` the options are ignored.
 
     Returns:
         The valid options, and the errors of the invalid options in kubelet's order.
@@ -291,7 +291,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
-    """Return the options that are on but can't change any decision, each with its missing requirement (KEP-6007)."""
+    """Return the options that are on but can't change any decision, each with the requirement that is missing (KEP-6007)."""
     configured = dict(placement.topology_manager_policy_options)
     policy = placement.topology_manager_policy
     is_static = placement.cpu_manager_policy == "static" or placement.memory_manager_policy == "Static"

@@ -22,7 +22,7 @@ class WantedPlacement(Struct, frozen=True):
     """Desired values of a container's cgroup that NRI can set."""
 
     cpus: CpuSet
-    """CPUs of the container. Empty means that no CPU is left for it."""
+    """CPUs of the container. Empty means that no CPU is available to the container."""
     mems: NumaSet = NumaSet()
     """Memory nodes of the container. Empty means unchanged."""
     cpu_max: CpuMax | None = None
@@ -42,10 +42,10 @@ class WantedPlacement(Struct, frozen=True):
 
 
 class Occupant(Struct, frozen=True):
-    """A cgroup with possible processes, of a runtime's container or another program."""
+    """A cgroup that may have processes, of a runtime's container or of another program."""
 
     who: str
-    """Name for people, such as `pod default/db, container server`."""
+    """Name of the occupant for users, such as `pod default/db, container server`."""
     effective: CpuSet
     """CPUs on which the cgroup's processes may run now. Empty means that the cgroup has no processes."""
     wanted: WantedPlacement | None
@@ -57,7 +57,7 @@ class Occupant(Struct, frozen=True):
 
     @property
     def overdue(self) -> CpuSet:
-        """CPUs on which the cgroup's processes may run, but which they must leave."""
+        """CPUs that the cgroup's processes may still use, but must leave."""
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
@@ -66,15 +66,15 @@ class BlockedContainer(Struct, frozen=True):
 
     id: str
     cpus: CpuSet
-    """CPUs that others have not left yet. Empty means that it should have no CPU, which NRI can't express."""
+    """CPUs that others have not left yet. Empty means that the container should have no CPU, which NRI can't express."""
     others: tuple[str, ...] = ()
-    """Names of the others."""
+    """Names of the occupants that have not left the CPUs."""
 
 
 class Response(Struct, frozen=True):
     answer: Answer
     waiting: tuple[BlockedContainer, ...] = ()
-    """Containers to answer for again once these CPUs are seen to be free."""
+    """Containers that still lack desired CPUs. Another response is built once these CPUs are seen to be free."""
 
 
 def build_response(
@@ -84,7 +84,7 @@ def build_response(
     updated: str = "",
     pool: CpuSet | None = None,
 ) -> Response:
-    """Build the changes. Those that only vacate CPUs come first.
+    """Build the changes for an answer. Changes that only vacate CPUs come first.
 
     Args:
         others: all occupants, including the containers to change.
@@ -129,7 +129,8 @@ def build_response(
 
 
 def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
-    """Decide whether a container's first process may start. The process is in the container's cgroup already. None means that it may.
+    """Decide whether a container's first process may start. The process is in the container's cgroup already. None means that the process
+    may start.
 
     Args:
         starting: the container, as read from its cgroup now.
@@ -159,7 +160,7 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
 
 
 def _build_change(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
-    """Build the change of a cgroup. None means that nothing changes.
+    """Build the change of one cgroup. None means that nothing has to change.
 
     Args:
         wanted: desired values.

@@ -1,4 +1,4 @@
-"""Answer to a runtime's call, after the decision and another read of the cgroups."""
+"""Answer to a runtime's call, built after the decision and after reading the cgroups again."""
 
 from collections.abc import Iterable, Mapping
 

@@ -4,7 +4,7 @@ _SLICE = ".slice"
 
 
 def decode_cgroup_path(cgroups_path: str) -> str:
-    """Return the cgroup's path below the root of all cgroups. Empty means that it is unknown.
+    """Return the cgroup's path below the root of all cgroups. Empty means that the path is unknown.
 
     Args:
         cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. A slice lies in the slices whose
@@ -22,6 +22,6 @@ def decode_cgroup_path(cgroups_path: str) -> str:
 
 
 def _checked(path: str) -> str:
-    """Return a path from outside, or an empty text if the path leads elsewhere."""
+    """Return the given path from another program, or an empty text if the path leads outside of the cgroups."""
     parts = path.strip("/").split("/")
     return "" if any(part in {"", ".", ".."} for part in parts) or "\0" in path else "/".join(parts)

@@ -1,7 +1,7 @@
 """Decisions on a container runtime's events: pods are admitted, get more containers, and release their allocations.
 
-The rules for the holders of allocations are in core/domains/runtime/registry.py. The managers decide as for any pod. An admitted pod has
-the containers that were reported so far. Each further container is added to the pod, which keeps its allocations.
+The rules for the holders of allocations are in core/domains/runtime/registry.py. The managers decide as for any pod. A newly admitted pod
+has the containers that were reported so far. Each further container is added to the pod, which keeps its allocations.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 _NAMESPACE = "default"
-"""Namespace of pods without one, such as those of `crictl`."""
+"""Namespace assigned to pods that have none, such as pods made by `crictl`."""
 
 
 class _Case(Struct, frozen=True):
@@ -80,7 +80,7 @@ class _Case(Struct, frozen=True):
 
 
 class EventDecided(Struct, frozen=True):
-    """Draft after the decisions on an event, and the instructions that remain."""
+    """Draft of the turn after the decisions on an event, and the instructions that remain."""
 
     draft: Draft
     todo: tuple[Todo, ...] = ()
@@ -89,7 +89,7 @@ class EventDecided(Struct, frozen=True):
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
-    """Decide on all requests of an event."""
+    """Decide all requests that follow from an event."""
     is_list = isinstance(what, Synchronized | Looked)
     wanted = wanted_by_key(draft.state, node) if is_list else {}
     stepped = apply_event(draft.state.runtime, what, wanted, find_due(draft, node.world))
@@ -128,18 +128,18 @@ def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
-    """Return the number of CPUs that a container to decide on may run on now. Other instructions count as none."""
+    """Return the number of CPUs that an undecided container may use now. Instructions other than a decision count as no CPU."""
     return len(_reported_cpus(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
 
 
 def _has_to_move(state: NodeState, decide: Decide, node: Node) -> bool:
-    """Whether a container has got exclusive CPUs outside of those that the runtime reports for it."""
+    """Whether a container has got exclusive CPUs other than those that the runtime reports for it."""
     own, reported = own_set_of(state.promises, decide.key.pod_uid, decide.key.name), _reported_cpus(decide.id, node)
     return own is not None and reported is not None and not own <= reported
 
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
-    """Return the CPUs of a container as reported by the runtime. None means any."""
+    """Return the CPUs of a container as reported by the runtime. None means that any CPUs are possible."""
     reported = node.reported.containers.get(container_id)
     return None if reported is None else reported.resources.cpus
 
@@ -147,7 +147,7 @@ def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
 def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
     """Adopt containers that were found on their allocated CPUs, instead of counting them as started without a call.
 
-    An agent that has lost its state since has placed them.
+    Such containers were placed by an agent that has lost its state since.
     """
     wanted = wanted_by_key(state, node)
 
@@ -245,7 +245,7 @@ def _admit(draft: Draft, case: _Case) -> tuple[Draft, tuple[Todo, ...]]:
 
 
 def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
-    """Allocate the recorded devices of a container again. The state was lost, and the devices are in the container's /dev."""
+    """Allocate the recorded devices of a container again after the state was lost, because the container's /dev still has these devices."""
     lost = next((one for one in promises.unrecovered if one.uid == pod.uid), None)
     before = DeviceHoldings() if lost is None else lost.held.of(DeviceHoldings)
     if lost is None or not before.devices_of(name):
@@ -259,7 +259,9 @@ def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
 
 
 def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
-    """Keep a container's devices if it requests as many. A running container has their files and can't get others."""
+    """Keep a container's devices if the container requests the same number. A running container has the devices' files and can't get other
+    devices.
+    """
     own = Counter(one.resource for one in before.devices_of(name))
     if own != {one: count.value() for one, count in pod.container(name).devices}:
         return promises
@@ -268,9 +270,10 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 
 
 def _decision_for(case: _Case) -> PodDecision:
-    """Return the function that decides. The function tries to leave an unplaced container on the CPUs that the runtime reports.
+    """Return the function that decides on a container.
 
-    An unplaced container is running, or was created before the state was lost: its first process waits on these CPUs for its start.
+    For an unplaced container, the function tries to leave it on the CPUs that the runtime reports. An unplaced container is either running,
+    or was created before the state was lost and its first process waits for its start.
     """
     running_on = _reported_cpus(case.decide.id, case.node)
     if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:
@@ -302,7 +305,9 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
 
 
 def _describe_exclusive_change(before: Pod, case: _Case) -> str:
-    """Describe the change of the exclusive amounts of a placed container, or of its pod as a whole. Empty if these amounts stay equal."""
+    """Describe the change of the exclusive amounts of a placed container, or of its pod as a whole. The text is empty if these amounts stay
+    equal.
+    """
     if case.decide.is_of_pod:
         was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
         if _pod_amounts(was) == _pod_amounts(becomes):
@@ -364,7 +369,7 @@ def _refuse(
 
 
 def _forget_refused_pods(state: NodeState) -> NodeState:
-    """Forget refused pods without a stored refusal of a container."""
+    """Forget refused pods for whose containers no refusal is stored any more."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
         entry
@@ -389,13 +394,13 @@ def _release(draft: Draft, key: ContainerKey, node: Node) -> Draft:
 
 
 def _runtime_entry(state: NodeState, pod_uid: str) -> PodEntry | None:
-    """Return the entry of a runtime's pod. None means that there is none, or that another pod has its UID."""
+    """Return the entry of a runtime's pod. None means that the pod has no entry, or that another pod has its UID."""
     entry = state.entry(pod_uid)
     return entry if entry is not None and entry.is_requested_per_container else None
 
 
 def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey) -> tuple[str, ...]:
-    """Return the names of the pod's containers with an allocation, in order, and of the container to decide on."""
+    """Return the names of the pod's containers to consider, in order: containers with an allocation, and the container to decide on."""
     known = () if before is None else tuple(one.name for one in before.pod.containers)
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)

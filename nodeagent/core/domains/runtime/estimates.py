@@ -1,6 +1,7 @@
-"""Inverse of kubelet's conversions: the requests and limits that can have led to the values of a cgroup. Each function returns all of them.
+"""Inverse of kubelet's conversions: the requests and limits that may have resulted in the values of a cgroup.
 
-kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and GetContainerOOMScoreAdjust (pkg/kubelet/qos).
+Each function returns all possible amounts. kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and
+GetContainerOOMScoreAdjust (pkg/kubelet/qos).
 """
 
 from msgspec import Struct
@@ -46,7 +47,7 @@ def estimate_cpu_request(shares: int) -> Range:
 def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
     """Return the CPU limits with this quota, in thousandths. None means that there is no limit.
 
-    Exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
+    The result is exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
     """
     if quota_us <= 0 or period_us <= 0:
         return None
@@ -57,7 +58,8 @@ def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
 
 
 def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
-    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet gives it to no such container.
+    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet gives no Burstable container
+    this value.
 
     Args:
         oom_score_adj: 1000 minus the requested thousandths of the node's memory, within the range of the QoS class.

@@ -1,4 +1,4 @@
-"""Events of the registry, and the instructions that it returns for them."""
+"""Events that the registry handles, and the instructions that the registry returns for these events."""
 
 from msgspec import Struct
 
@@ -10,33 +10,37 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 
 
 class Populated(Struct, frozen=True):
-    """A read of the containers' cgroups."""
+    """Event: the containers' cgroups were read."""
 
     ids: frozenset[str]
     """Containers with processes in their cgroups."""
 
 
 class Unserved(Struct, frozen=True):
-    """A read of the containers' cgroups while no runtime is served. Nobody reports ends now, so a container without processes has ended."""
+    """Event: the containers' cgroups were read while no runtime is connected. Without a runtime, no ends are reported, so a container
+    without processes has ended.
+    """
 
     ids: frozenset[str]
     """Containers with processes in their cgroups, or in an unknown cgroup."""
 
 
 class Looked(Struct, frozen=True):
-    """A list of running containers. Others may be under way: a runtime lists a container only once it is created."""
+    """Event: the running containers were listed. Other containers may be in preparation, because a runtime lists a container only after its
+    creation.
+    """
 
     found: Synchronized
 
 
 class Retried(Struct, frozen=True):
-    """A user's request to decide on a pod again."""
+    """Event: a user requests another decision on a pod."""
 
     pod_uid: str
 
 
 class RoomMade(Struct, frozen=True):
-    """More room than the decisions on some refused containers have seen (`retryRefused`)."""
+    """Event: there is more room than at the decisions on some refused containers (`retryRefused`)."""
 
 
 Happening = Call | Synchronized | Looked | Populated | Unserved | Retried | RoomMade
@@ -48,61 +52,63 @@ class _ContainerTodo(Struct, frozen=True):
 
 
 class Decide(_ContainerTodo, frozen=True):
-    """Let the managers decide, and pass the result to `record_decision` before the answer."""
+    """Instruction: let the managers decide, and pass the result to `record_decision` before the runtime is answered."""
 
     is_again: bool
-    """Whether the key has an allocation for other amounts."""
+    """Whether the key already has an allocation, but for other amounts."""
     is_of_pod: bool = False
-    """Whether only the pod-level amounts may have changed, which kubelet's pods API reports."""
+    """Whether only the pod-level amounts may have changed, as kubelet's pods API reports."""
 
 
 class Place(_ContainerTodo, frozen=True):
-    """Give a container its key's whole allocation. The container is about to be created or updated, or was just decided on."""
+    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or was just decided
+    on.
+    """
 
 
 class Refuse(_ContainerTodo, frozen=True):
-    """Deny the pending operation of the runtime."""
+    """Instruction: deny the pending operation of the runtime."""
 
     reason: str
     is_first: bool
-    """False means that the refusal is logged already."""
+    """Whether the refusal is new. A repeated refusal was already logged."""
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a device plugin has not answered yet."""
+        """Whether the refusal is only temporary, because a device plugin has not answered yet."""
         return self.reason.startswith(Reason.DEVICE_PLUGINS_SLOW)
 
 
 class LetStart(_ContainerTodo, frozen=True):
-    """Read the cpusets, and let the container start if `check_start` (answers.py) does."""
+    """Instruction: read the cpusets, and let the container start if `check_start` (answers.py) allows it."""
 
     rivals: tuple[str, ...]
     """Other containers with the same key. The container may not start while one of them has processes on the key's exclusive CPUs."""
 
 
 class Adopt(_ContainerTodo, frozen=True):
-    """Take over a running container that has its allocation."""
+    """Instruction: take over a running container that already has its allocated CPUs and memory."""
 
 
 class Correct(_ContainerTodo, frozen=True):
-    """Correct a container whose values differ from its allocation, and show the difference."""
+    """Instruction: correct a container whose values differ from its allocation, and report the difference."""
 
     wanted: WantedPlacement
     has: NriResources
 
 
 class CountFailOpen(_ContainerTodo, frozen=True):
-    """Count a container that started without a call to the agent."""
+    """Instruction: count a container that started without a call to the agent."""
 
 
 class CountIllegal(Struct, frozen=True):
-    """Count an event that is illegal in the container's condition (stages.py)."""
+    """Instruction: count an event that is illegal in the container's condition (stages.py)."""
 
     event: ContainerEvent
 
 
 class GiveBack(Struct, frozen=True):
-    """Release a key's allocation, which no container holds any more."""
+    """Instruction: release a key's allocation, which no container holds any more."""
 
     key: ContainerKey
 

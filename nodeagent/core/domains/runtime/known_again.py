@@ -1,4 +1,4 @@
-"""Known amounts of a container runtime's pod, reconstructed from the saved state."""
+"""Known properties of a container runtime's pod, reconstructed from the saved state."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def restore_known(
     Args:
         entry: the pod's entry.
         registry: the requests of its containers.
-        stated: reads the pod's annotations.
+        stated: function that reads the pod's annotations.
         capacity_bytes: the node's memory.
     """
     uid = entry.pod.uid

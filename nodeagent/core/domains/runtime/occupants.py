@@ -19,15 +19,15 @@ from nodeagent.core.turn.world import World
 
 
 class Stated(Struct, frozen=True):
-    """A pod's own description."""
+    """Description of a pod by its annotations and kubelet's data."""
 
     pod: StatedPod = StatedPod()
     problems: tuple[str, ...] = ()
-    """Problems that the pod is refused for."""
+    """Problems because of which the pod is refused."""
 
 
 class Node(Struct, frozen=True):
-    """Data that decisions on a runtime's containers need besides the world."""
+    """Data besides the world on which decisions on a runtime's containers depend."""
 
     world: World
     kernel: Kernel
@@ -38,7 +38,7 @@ class Node(Struct, frozen=True):
     mount: str
     """Mount point of the root of all cgroups."""
     misnamed: Callable[[Pod], tuple[str, ...]]
-    """Finds the errors in a pod's names. Such a pod never enters a state."""
+    """Function that finds the errors in a pod's names. A pod with such errors is never saved in a state."""
 
 
 def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
@@ -58,7 +58,7 @@ def list_occupants(
         state: the decided state.
         node: the node in this turn.
         seen: existing cgroups of the containers, by ID.
-        asked_for: CPUs that the runtime was told to give, and may give at any moment, by container ID.
+        asked_for: CPUs that the agent has requested from the runtime and that the runtime may write at any moment, by container ID.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
     wanted = wanted_by_id(
@@ -152,7 +152,7 @@ def list_own_occupants(
 
 
 def find_settable_values(there: ObservedCgroup) -> NriResources:
-    """Return the values of a cgroup that NRI can set."""
+    """Return those values of a cgroup that NRI can set."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
     )

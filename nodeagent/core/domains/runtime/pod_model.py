@@ -48,7 +48,7 @@ _PAGE_SIZE = re.compile(r"([0-9]{1,9})([KMG])B")
 
 
 class ToldBy(enum.StrEnum):
-    """Source of known data of a pod. The names are stable."""
+    """Source of a known property of a pod. The names are stable."""
 
     ANNOTATION = "annotation"
     PODS_API = "podsApi"
@@ -60,20 +60,20 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """Consequence of the QoS class."""
+    """The property follows from the QoS class."""
     SEEN = "seen"
-    """The containers that the runtime has reported so far."""
+    """The property follows from the containers that the runtime has reported so far."""
 
 
 class Known(Struct, frozen=True):
     """A known property of a pod."""
 
     what: str
-    """`qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
+    """Name of the property: `qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
     value: str
     by: ToldBy
     is_exact: bool
-    """False means that it is an estimate."""
+    """Whether the value is exact. Otherwise it is an estimate."""
     container: str = ""
     """Name of the container. Empty means that the property is the pod's."""
     between: Range | None = None
@@ -81,7 +81,7 @@ class Known(Struct, frozen=True):
 
 
 class Contradiction(Struct, frozen=True):
-    """Difference between a pod's annotation and kubelet's request to the runtime."""
+    """Difference between a pod's annotation and the values that kubelet has requested from the runtime."""
 
     container: str
     what: str
@@ -91,7 +91,7 @@ class Contradiction(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Text for people, after the pod's name."""
+        """Description of the difference for users, to be put after the pod's name."""
         return (
             f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
             "write what the container's `resources` say, or remove the annotation"
@@ -103,7 +103,7 @@ class RuntimePod(Struct, frozen=True):
     known: tuple[Known, ...]
     """All known properties: first the pod's own, then those of the containers in the pod's order."""
     contradictions: tuple[Contradiction, ...] = ()
-    """Contradictions that the pod is refused for."""
+    """Contradictions because of which the pod is refused."""
 
     @property
     def estimates(self) -> tuple[Known, ...]:
@@ -111,7 +111,7 @@ class RuntimePod(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is an estimate. Only such pods can be aligned as a whole (topologyManagerScope pod)."""
+        """Whether all properties are exact. Only such pods can be aligned as a whole (topologyManagerScope pod)."""
         return not self.estimates
 
 
@@ -246,7 +246,7 @@ def _build_container(
 
 
 def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
-    """Whether a resize of a container is pending in kubelet. Its pods API reports the new amounts before there is room for them.
+    """Whether a resize of a container is pending in kubelet. kubelet's pods API reports the new amounts before there is room for them.
 
     Args:
         stated: the container as reported by kubelet.
@@ -271,7 +271,7 @@ def _choose_amounts(part: str, stated: Resources | None, told: Iterable[_Amount]
 
 
 def _devices(stated: StatedContainer) -> Iterator[_Amount]:
-    """Return the requested devices of the agent. Only an annotation can state them."""
+    """Return the requested devices that the agent allocates. Only an annotation can request them."""
     for resource, count in stated.devices:
         for part in (REQUESTS, LIMITS):
             yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
@@ -282,7 +282,7 @@ def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
 
 
 def _format_as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
-    """Format amounts as a saved state has them. There a missing request means the limit, and 0 means that nothing is requested."""
+    """Format amounts as in a saved state, where a missing request means the limit, and 0 means that nothing is requested."""
     unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
     return _normalise(Resources.of(unasked | dict(requests)), limits)
 
@@ -320,7 +320,7 @@ def _limit_of(resources: NriResources) -> Range | None:
 
 
 def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
-    """Return the equal request and limit of a Guaranteed container. Of shares and quota, the exact one gives both."""
+    """Return the request of a Guaranteed container, which equals the limit. Either shares or quota is exact and determines both."""
     rows = ((request, ToldBy.CPU_SHARES), (limit, ToldBy.CPU_QUOTA))
     ranges = [(found, by) for found, by in rows if found is not None]
     if ranges:
@@ -360,7 +360,7 @@ def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
 
 
 def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
-    """Return resources and sizes in bytes. The kernel's name 2MB means 2Mi."""
+    """Return the huge page resources with their sizes in bytes. The kernel's name 2MB means 2Mi."""
     for limit in resources.hugepage_limits:
         if (found := _PAGE_SIZE.fullmatch(limit.page_size)) is not None:
             yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes

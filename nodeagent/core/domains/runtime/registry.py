@@ -73,7 +73,7 @@ _LISTED = {
     ContainerState.STOPPED: ContainerEvent.LISTED_STOPPED,
 }
 _DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_LISTED.values()})
-"""Events that report the pod and cgroup of a container again."""
+"""Events that report the data of a container's pod and cgroup again."""
 
 _DENIALS = {
     ContainerEvent.CREATE: "has already started, or the container or its pod has been stopped; the kubelet creates another container",
@@ -82,7 +82,7 @@ _DENIALS = {
         "another container (see `nodeagent inspect`)"
     ),
 }
-"""Reasons of denials, after the container's name."""
+"""Texts of denials, to be put after the container's name."""
 
 
 class Stepped(Struct, frozen=True):
@@ -91,7 +91,7 @@ class Stepped(Struct, frozen=True):
 
     @property
     def is_illegal(self) -> bool:
-        """Whether the event was illegal, and has therefore changed nothing."""
+        """Whether the event was illegal, so that nothing has changed."""
         return any(isinstance(one, CountIllegal) for one in self.todo)
 
 
@@ -229,7 +229,7 @@ def _apply_to_containers(
 
 
 def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Decide on the pod-level amounts, by one placed container of the pod. The containers' own amounts have calls of their own."""
+    """Decide on the pod-level amounts, by means of one placed container of the pod. The containers' own amounts have separate calls."""
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
             for made in entry.made:
@@ -239,7 +239,7 @@ def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
 
 
 class _ContainerReport(Struct, frozen=True):
-    """Event of a container, with the reported data."""
+    """Event of one container, with the reported data."""
 
     event: ContainerEvent
     key: ContainerKey
@@ -250,7 +250,7 @@ class _ContainerReport(Struct, frozen=True):
     wanted: WantedPlacement | None = None
     """Desired placement of the key, for a list or a look. None means that the key has no allocation."""
     is_due: bool = False
-    """Whether there is more room than the refusal of the key has seen."""
+    """Whether there is more room than at the decision that refused the key."""
 
 
 def _apply_transition(
@@ -314,7 +314,7 @@ def _deny(report: _ContainerReport) -> Refuse:
 
 def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Place a new container if its key already has the requested amounts allocated. Otherwise repeat an earlier refusal of the same
-    request, or decide on the request.
+    request, or have the request decided.
     """
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
@@ -326,7 +326,7 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place, refuse or decide a change of the container's amounts. The container keeps its allocation until the decision."""
+    """Place a container, or refuse or decide the change of its amounts. The container keeps its allocation until the decision."""
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
     if refusal is not None and not refusal.is_deferred:
@@ -339,8 +339,8 @@ def _compare(
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Compare a listed container with the allocation of its key.
 
-    An unknown container that has the allocated CPUs was placed before the agent's last start. Without them, and never allowed to start, it
-    started without a call to the agent.
+    If an unknown container has the allocated CPUs, the agent placed it before its last start. If it doesn't, and was never allowed to
+    start, it started without a call to the agent.
     """
     key, wanted = entry.key, report.wanted
     has_wanted = wanted is not None and has_wanted_values(report.container.resources, wanted)
@@ -408,7 +408,9 @@ def _look(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> Stepped:
-    """Find containers that started without a call to the agent. A pod that isn't listed is gone, or is reported again later."""
+    """Find containers that started without a call to the agent. Pods that aren't listed are unchanged here: they are gone, or are reported
+    again later.
+    """
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
     stopped = {known.id for known in registry.sandboxes if known.is_stopped}
@@ -442,7 +444,7 @@ def _compare_listed(
 
 
 def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """Leave out decisions on all but the last, newest container of a key."""
+    """Leave out all decisions on containers of a key except the last, which is on the newest container."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
@@ -466,7 +468,9 @@ def _forget_removed_pods(registry: Registry) -> Registry:
 
 
 def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Store the pods that kubelet reports. The stored refusals of a changed pod are dropped, so that its next request is decided on."""
+    """Store kubelet's data about the pods. If the data of a pod has changed, its stored refusals are dropped, so that its next request is
+    decided.
+    """
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
     if not news:
@@ -507,5 +511,5 @@ def has_any(registry: Registry) -> bool:
 
 
 def awaits_end(registry: Registry) -> bool:
-    """Whether an allocation is released once a cgroup is seen without processes."""
+    """Whether an allocation waits to be released until a cgroup is seen without processes."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

@@ -1,4 +1,4 @@
-"""Pods and containers of the runtime's latest reports, by its IDs."""
+"""Pods and containers as last reported by the runtime, by the runtime's IDs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from nodeagent.core.model.runtime_containers import Registry
 
 
 class RuntimeReport(Struct, frozen=True):
-    """Latest reports, as an immutable value: a turn's copy stays as it was."""
+    """Latest reports, as an immutable value, so that a turn can keep its copy."""
 
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({})
     containers: Mapping[str, NriContainer] = MappingProxyType({})
@@ -35,7 +35,7 @@ class RuntimeReport(Struct, frozen=True):
                 return self
 
     def known_to(self, registry: Registry) -> "RuntimeReport":
-        """Return the reports without the pods and containers that the registry has forgotten."""
+        """Return the reports without pods and containers that the registry has forgotten."""
         ids = {made.id for entry in registry.entries for made in entry.made}
         pods = {one.id for one in registry.sandboxes}
         if self.containers.keys() <= ids and self.sandboxes.keys() <= pods:

@@ -1,8 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
-An event that a condition's row lacks is illegal there, because it is late or out of order. It changes nothing and is counted, and a
-creation or start is denied. A look at the runtime's containers follows. So no event revives a container that has ended or is unknown. Only
-a look or a list of all containers (Synchronize) can report that it runs.
+If a condition's row lacks an event, the event is illegal there, because it is late or out of order. An illegal event changes nothing and is
+counted, and a creation or start is denied. The agent then lists the runtime's containers. So no event revives a container that has ended or
+is unknown. Only a list of the running or of all containers (Synchronize) can report that a container runs.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from nodeagent.core.model.runtime_containers import MadeContainer, Stage
 
 
 class Condition(Enum):
-    """Stage of a container, and whether it has its key's allocation (placed)."""
+    """Stage of a container, and whether the container has its key's allocation (placed)."""
 
     UNKNOWN = "unknown"
     CREATED = "created"
@@ -26,19 +26,19 @@ class Condition(Enum):
 
 class ContainerEvent(StrEnum):
     CREATE = "create"
-    """The runtime is about to create it."""
+    """Event: the runtime is about to create the container."""
     START = "start"
     """Event: the container's first process waits to start."""
     UPDATE = "update"
-    """The runtime is about to change its amounts."""
+    """Event: the runtime is about to change the container's amounts."""
     STOP = "stop"
     REMOVE = "remove"
     POD_END = "pod_end"
     """Event: the container's pod was stopped or removed."""
     SEEN_RUNNING = "seen_running"
-    """A look finds it running. Containers that the look leaves out may be under way."""
+    """Event: a list of the running containers has the container. Containers missing from such a list may be in preparation."""
     LISTED_CREATED = "listed_created"
-    """Event: Synchronize lists the container in this state. The next two members are alike."""
+    """Event: Synchronize lists the container in the state "created". The next two members are alike, for other states."""
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
@@ -46,7 +46,7 @@ class ContainerEvent(StrEnum):
 
 
 class Effect(Enum):
-    """Consequence of a legal event."""
+    """Effect of a legal event."""
 
     NOTHING = "nothing"
     OFFER = "place the container if its key has the requested amounts allocated; else repeat a refusal of this request, or decide on it"
@@ -60,7 +60,7 @@ class Effect(Enum):
 
 
 Transition = tuple[Stage | None, Effect]
-"""Stage after the event, and the effect. The stage None means that the container stays unknown."""
+"""Stage after the event, and the effect. A stage of None means that the container stays unknown."""
 
 _C, _E, _S = Condition, ContainerEvent, Stage
 _ENDS: dict[ContainerEvent, Transition] = {

@@ -1,5 +1,5 @@
-"""Description of a pod by its annotations and by kubelet, for everything that NRI doesn't report. Knows no annotation name and no
-notation.
+"""Description of a pod by its annotations and by kubelet, for everything that NRI doesn't report. The names and notation of annotations are
+in formats/runtime.
 """
 
 from msgspec import Struct
@@ -23,32 +23,32 @@ class StatedContainer(Struct, frozen=True):
     devices: tuple[tuple[str, int], ...] = ()
     """Requested devices of the agent, by resource."""
     is_kubelets: bool = False
-    """Whether kind and amounts are kubelet's."""
+    """Whether kind and amounts come from kubelet."""
 
 
 class StatedPod(Struct, frozen=True):
     containers: tuple[StatedContainer, ...] = ()
     """The pod's order (init containers and sidecars first) if all containers are named, otherwise sorted by name."""
     names_all: bool = False
-    """Whether there are no other containers."""
+    """Whether `containers` has all containers of the pod."""
     is_isolated: bool = False
     numa_node: int | None = None
     core_class: str | None = None
     preferred_core_class: str | None = None
     near: tuple[str, ...] = ()
-    """Preferred devices of containers without their own."""
+    """Devices to be near, for containers that don't name their own."""
     resources: ResourceRequirements | None = None
     """Pod-level resources. None means that there are none, or that they aren't stated."""
     overhead: Resources = Resources()
     is_kubelets: bool = False
-    """Whether the list of containers is kubelet's."""
+    """Whether the list of containers comes from kubelet."""
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))
 
 
 def add_kubelet_data(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
-    """Replace the annotations by kubelet's data where kubelet has it, because the scheduler counts kubelet's amounts.
+    """Replace the annotations' values by kubelet's, as far as kubelet has them, because the scheduler counts kubelet's amounts.
 
     Annotations are a copy of these amounts. Annotations for which kubelet has no field stay.
 
