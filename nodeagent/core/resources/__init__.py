@@ -1,4 +1,4 @@
-"""Resources that pods can be given, one package each: CPUs, memory, devices, claims. None knows another.
+"""Resources that pods can be given, one package each: CPUs, memory, devices, claims.
 
-The rest of core knows them by the contract in core/resources/resource.py.
+Only claims import other resources. The rest of core uses resources by the contract in core/resources/resource.py.
 """

@@ -1,7 +1,7 @@
 """Contract of a resource's explainer: the events and steps of the resource, its free amounts, and smaller amounts that are worth a trial.
 
-A resource that has more to say than its hints and the words of its kind (`ResourceKind.describe`) has an `explainer`, which extends
-`Explainer`. No decision depends on explainers.
+A resource has an `explainer`, which extends `Explainer`, if its hints and the words of its kind (`ResourceKind.describe`) aren't a
+sufficient explanation. No decision depends on explainers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,14 +39,14 @@ class AllocationStep(Protocol):
 
 
 class SoughtAmount(Struct, frozen=True):
-    """A requested amount of a refused pod: CPUs in thousandths, other resources in bytes or pieces."""
+    """A requested amount of a refused pod: CPUs in thousandths, other resources in bytes or counts."""
 
     resource: str
     asked: int
     floor: int
     """Smallest allowed amount."""
     shared: int
-    """Part of the amount that requests no exclusive CPUs."""
+    """Part of the amount that doesn't request exclusive CPUs."""
     least_demand: PodDemand
     """Demand that the pod would have if it requested an amount of 1 of this resource."""
     demand: PodDemand
@@ -54,7 +54,7 @@ class SoughtAmount(Struct, frozen=True):
 
     @property
     def bounded(self) -> int:
-        """Requested amount, bounded for a search."""
+        """Requested amount, limited to `MAX_AMOUNT` for a search."""
         return min(self.asked, MAX_AMOUNT)
 
 
@@ -66,11 +66,11 @@ class SmallerAmounts(Struct, frozen=True):
     one_by_one: int = 0
     """Number of amounts that are tried one by one. The others are searched by halving."""
     is_by_nodes: bool = False
-    """Whether an amount says something only of amounts that need as many NUMA nodes."""
+    """Whether the result for one amount applies only to amounts that need the same number of NUMA nodes."""
 
 
 class Explainer(Struct, frozen=True):
-    """Explanations of a resource. By default, there are none."""
+    """Explanations of one resource. The methods here return no explanation."""
 
     def observed_by(self, _observer: Callable[[ResourceEvent], None]) -> Resource | None:
         """Return the resource with an observer of its events. None means that the resource has no events."""
@@ -91,22 +91,22 @@ class Explainer(Struct, frozen=True):
     def find_headroom(
         self, _promises: Promises, _nodes: Sequence[int], _names: Mapping[str, str], _asking: PodDemand | None
     ) -> Sequence[Struct]:
-        """Return the free resources of each of the NUMA nodes, or nothing if there are none to tell.
+        """Return the free amounts on each of the NUMA nodes. Empty means that the resource reports no free amounts.
 
         Args:
             _promises: the current promises.
             _nodes: the IDs of the NUMA nodes.
             _names: the names of the active pods, by UID.
-            _asking: the pod for which resources are free. None means any pod.
+            _asking: the pod that may use the free resources. None means any pod.
         """
         return ()
 
     def count_fewest_nodes(self, _promises: Promises, _demand: PodDemand | ContainerDemand) -> int:
-        """Return how many NUMA nodes the demand needs on an empty machine. 0 means that it depends on no node."""
+        """Return how many NUMA nodes the demand needs on an empty machine. The value 0 means that it depends on no node."""
         return 0
 
     def list_smaller(self, _sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller amounts that are worth a trial. None means that the amount is counted in pieces, or another resource's."""
+        """Return smaller amounts that are worth a trial. None means that the amount is a plain count, or belongs to another resource."""
         return None
 
     def list_larger(self, _sought: SoughtAmount) -> Sequence[int]:
@@ -114,7 +114,9 @@ class Explainer(Struct, frozen=True):
         return ()
 
     def round_amount(self, _resource: str, _container: Container, _demand: ContainerDemand) -> tuple[int, int] | None:
-        """Return the nearest amounts below and above a request that can be allocated. None means that the request itself can."""
+        """Return the nearest amounts below and above a request that can be allocated. None means that the request itself can
+        be allocated.
+        """
         return None
 
     def list_additions(self) -> Sequence[Mapping[str, int]]:

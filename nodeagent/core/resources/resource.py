@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.explainer import Explainer
 
 ResourceHints = tuple[tuple[str, Hints], ...]
-"""Hints, each with the name of its resource. A resource without an opinion gives no hints, or one list that accepts any node."""
+"""Hints, each with the name of its resource. A resource for which any node is acceptable gives no hints, or one list that
+accepts any node.
+"""
 
 
 AGAIN = "remove its manifest and add it again when there is room"
-"""Next step for the owner of a pod that has less than it requests."""
+"""Text about the next step, for the owner of a pod that has less than it requests."""
 
 
 class Allocation(Struct, frozen=True):
@@ -66,7 +68,7 @@ class Share(Struct, frozen=True):
     nodes: NumaMask
     allocated: int
     allocatable: int
-    """Allocatable amount that no other share of the same list counts."""
+    """Allocatable amount, not counted in any other share of the same list."""
 
 
 class HoldingChange(Struct, frozen=True):
@@ -80,13 +82,17 @@ class HoldingChange(Struct, frozen=True):
 
 
 class ResourceFailedError(Exception):
-    """A resource can't decide on a pod, for example because a plugin of it has failed. The pod is refused for this reason."""
+    """A resource can't decide on a pod, for example because one of the resource's plugins has failed. The pod is refused for
+    this reason.
+    """
 
     reason: ClassVar[Reason]
 
 
 class Resource(Struct, frozen=True):
-    """A kind of resource that is allocated to pods. A method with a result here says nothing, and an abstract method has to be written."""
+    """A kind of resource that is allocated to pods. Abstract methods must be implemented. All other methods have a default result, which
+    means that the resource has nothing to add.
+    """
 
     name: ClassVar[str]
     """Name of the resource in traces of decisions."""
@@ -97,8 +103,8 @@ class Resource(Struct, frozen=True):
 
     @property
     def managed(self) -> frozenset[str]:
-        """Extended resources that pods request by count and that only this resource allocates. A pod that requests an unknown one is
-        refused.
+        """Extended resources that pods request by count and that only this resource allocates. A pod that requests an unknown extended
+        resource is refused.
         """
         return frozenset()
 
@@ -122,11 +128,11 @@ class Resource(Struct, frozen=True):
         return self
 
     def without_preferred_nodes(self) -> Self:
-        """Return the resource without preferences for NUMA nodes that a kubelet lacks."""
+        """Return the resource without the settings that prefer NUMA nodes and that kubelet lacks."""
         return self
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Return a refusal, whose message also names what has limited the resource for the pod."""
+        """Return the refusal with an extended message, which also names the limits to which the resource was subject for the pod."""
         return refusal
 
     @abstractmethod
@@ -140,7 +146,7 @@ class Resource(Struct, frozen=True):
     def fits_on_each(
         self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
     ) -> bool:
-        """Tell whether the request could have a part on each of these NUMA nodes, which are a hint (sameNumaNodes).
+        """Tell whether each of these NUMA nodes, which are a hint, has room for a part of the request (sameNumaNodes).
 
         `container` is None for the pod as a whole.
         """
@@ -151,9 +157,9 @@ class Resource(Struct, frozen=True):
         return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return how much of the amount with this name is allocated where, or nothing without an opinion.
+        """Return the allocated shares of the amount with this name, by NUMA nodes, to compare sets of NUMA nodes (KEP-6007).
 
-        The name is that of a list of hints, or the resource's own. Used to compare sets of NUMA nodes (KEP-6007).
+        The name is that of a list of hints, or the resource's own. Return nothing if the resource isn't scored.
         """
         return ()
 
@@ -181,7 +187,7 @@ class Resource(Struct, frozen=True):
 
     @abstractmethod
     def is_asked(self, container: ContainerDemand) -> bool:
-        """Whether the container requests some of the resource."""
+        """Whether the container requests this resource."""
 
     @abstractmethod
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
@@ -257,7 +263,7 @@ class Resource(Struct, frozen=True):
         return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup contradicts the recorded holdings. Then no record of the pod is trusted."""
+        """Whether a container's cgroup contradicts the recorded holdings. If so, no record of the pod is trusted."""
         return False
 
     @abstractmethod
@@ -272,20 +278,20 @@ class Resource(Struct, frozen=True):
         return not by_pod and not self.has_pod(held, pod)
 
     def is_away(self, held: PodPromises) -> bool:
-        """Whether some of the pod's holdings are unusable at present, but may return."""
+        """Whether some of the pod's holdings are unusable at present, but may become usable again."""
         return False
 
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        """Return ways to add missing amounts near the pod's holdings, the best way first. An admission completes each way.
+        """Return ways to add missing amounts near the pod's holdings, the best way first.
 
-        If there is no way, the whole pod is decided again.
+        An admission completes each way. If no way succeeds, the whole pod is decided again.
         """
         return (promises,)
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        """Return how a container's holdings differ from before, or from its request, after all pods were placed."""
+        """Return the differences between a container's holdings and its earlier holdings, or its request, after all pods were placed."""
         yield from ()
 
     def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
@@ -295,7 +301,7 @@ class Resource(Struct, frozen=True):
     # Methods for invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
-        """Judge stored promises against the current machine and configuration. Apply changes that need no decision."""
+        """Check stored promises against the current machine and configuration. Apply changes that need no decision."""
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:

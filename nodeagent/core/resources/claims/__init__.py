@@ -1,4 +1,4 @@
 """Resource claims: the node's devices for dynamic resource allocation (DRA), CEL selectors, and ways to meet claims.
 
-Loaded for pods with claims, and to write ResourceSlices. Among the CPUs and memory that a claim allows, the managers choose.
+This package is loaded for pods with claims, and to write ResourceSlices. The managers choose among the CPUs and memory that a claim allows.
 """

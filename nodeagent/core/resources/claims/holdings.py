@@ -35,7 +35,7 @@ def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of a pod's claims. The pod may be unrecovered."""
+    """Return the allocations of a pod's claims. The pod may also be an unrecovered one."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 

@@ -16,7 +16,7 @@ DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
 """Limit on the length of an attribute (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""Name of memory's capacity, in bytes."""
+"""Name of the capacity of memory devices, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
@@ -37,7 +37,7 @@ class ClaimableDevice(Struct, frozen=True):
     cpu: int | None = None
     """Number of the CPU. None for other devices."""
     memory: tuple[int, str] | None = None
-    """NUMA node of the memory, and its resource (`memory` or `hugepages-<size>`). None for other devices."""
+    """NUMA node and resource (`memory` or `hugepages-<size>`) of the memory. None for other devices."""
     address: str = ""
     """Address of the PCI function. Empty for other devices."""
 
@@ -73,8 +73,8 @@ def claimable(
 def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
     """Return a node, followed by the nearest other nodes in ascending order.
 
-    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. Kubernetes' library for
-    drivers returns the same nodes (deviceattribute, ListAttribute).
+    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. The result is the same as
+    that of Kubernetes' library for drivers (deviceattribute, ListAttribute).
     """
     distances = next((one.distances for one in topology.numa if one.id == node), None)
     others = {one.id: far for one, far in zip(topology.numa, distances or (), strict=False) if one.id != node}

@@ -19,13 +19,13 @@ MOST_TRIED = 4096
 MOST_ASKED = 500_000
 """Limit on evaluated selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed the limit."""
 MOST_LOOKS = 20_000_000
-"""Limit on examined devices while they are matched with requests, for one pod: about two seconds."""
+"""Limit, per pod, on the devices examined while devices are matched with requests: about two seconds."""
 _LOOKS_OF_VALUE = 8
 """Cost of reading an attribute of a device, counted in examined devices."""
 
 
 class Wish(Struct, frozen=True):
-    """A request in one of a pod's claims."""
+    """A request that belongs to one of a pod's claims."""
 
     claim: str
     """Name of the claim as `namespace/name`."""
@@ -50,7 +50,7 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """The claims can't be met. The text names the claims and the reason."""
+    """No way meets the claims. The text names the claims and the reason."""
 
 
 class Looks(Struct):
@@ -66,7 +66,7 @@ class Looks(Struct):
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Tells whether a device is free, or still has enough capacity for a request."""
+"""Function that tells whether a device is free, or still has enough capacity for a request."""
 
 
 def ways_to_meet(
@@ -260,12 +260,14 @@ def matching(
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     first_free = [0] * len(names)
-    """Position of the first candidate that may be free, by request. A device with an owner never becomes free in this search."""
+    """Position, by request, of the first candidate that may be free. A device that has an owner never becomes free during this search."""
 
     def give(place: int) -> bool:
-        """Find a device for a request. Devices of other requests move to make room if possible."""
+        """Find a device for a request. To make room, devices may move from other requests."""
         moved: dict[int, tuple[int, str]] = {}
-        """Planned moves by the request that would give up a device: the request that would get the device, and the device's name."""
+        """Planned moves, by the request that would give up a device. Each has the request that would get the device, and the
+        device's name.
+        """
         queue = [place]
         for request in queue:
             candidates = names[request]

@@ -1,7 +1,7 @@
 """Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the pod itself is decided.
 
 Among the CPUs and memory that a claim allows, the CPU manager and the memory manager choose. The pod is then decided as if it already held
-these devices, so that all other allocations are aligned with them. Loaded only for pods with claims.
+these devices, so that all other allocations are aligned with them. This module is loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
+    """Return the reason why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
     if pod.resources is not None:
         return "claims and resources of the pod as a whole (spec.resources) can't be combined: give the resources of each container"
     for claim in pod.claims:
@@ -119,7 +119,7 @@ def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Draft(Struct):
-    """Partial allocation while one way is tried."""
+    """Partial allocation during the trial of one way to meet the claims."""
 
     default: CpuSet
     """CPUs without an owner."""
@@ -390,7 +390,7 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Check that the number of claimed CPUs equals the container's CPU request, which counts for the node's capacity and the CPU
+        """Check that the number of claimed CPUs equals the container's CPU request. The request counts for the node's capacity and the CPU
         weight.
         """
         requested = self._get_demand(container).cpus
@@ -483,7 +483,7 @@ def _leave_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return the chosen devices if they leave enough for later requests. Otherwise return other devices that do."""
+    """Return the chosen devices if they leave enough devices for later requests. Otherwise return other devices that do so."""
     if not later_requests or matching(later_requests, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *later_requests], taken, looks)

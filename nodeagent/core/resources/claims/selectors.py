@@ -20,22 +20,24 @@ LONGEST = 10 * 1024
 """Limit on the length of an expression in bytes (CELSelectorExpressionMaxLength)."""
 _MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-"""Finds an attribute domain in an expression. For a device without attributes in the domain, the domain is empty instead of missing."""
+"""Pattern of an attribute domain in an expression. If a device has no attributes in the domain, the domain is treated as empty, not as
+missing.
+"""
 _MAX_DEPTH = 64
 """Limit on nested brackets, far below the parser's stack limit."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
-"""Finds a macro that iterates over a list. A comment may stand between the macro and its bracket."""
+"""Pattern of a macro that iterates over a list. A comment may stand between the macro and its bracket."""
 MOST_STEPS = 10_000
 """Limit on the steps of nested iterations for one device. The library itself has no such limit."""
 
 
 class SelectorError(Exception):
-    """An expression is invalid, or has no result for a device. The text gives the reason."""
+    """An expression is invalid, or evaluating it gives no result for a device. The text gives the reason."""
 
 
 def check(expression: str) -> None:
-    """Judge an expression before any device is known.
+    """Check the syntax and variables of an expression, without evaluating it.
 
     Raises:
         SelectorError: the expression is not valid CEL, or uses an unknown variable. Unknown functions fail only when the expression is
@@ -75,7 +77,9 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
 
 @contextmanager
 def _convert_errors(what: str) -> Iterator[None]:
-    """Turn any exception of the library into an error about the expression. The library's panics don't derive from Exception (pyo3)."""
+    """Turn any exception of the library into an error about the expression. The library may also panic, and pyo3's panics don't derive from
+    Exception.
+    """
     try:
         yield
     except KeyError as err:
@@ -163,4 +167,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isLessThan": lambda one, other: one < other,
     "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
 }
-"""Kubernetes' functions for quantities (as bytes), and for attributes with several values."""
+"""Kubernetes' CEL functions for quantities (in bytes) and for attributes with several values."""

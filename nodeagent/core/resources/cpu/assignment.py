@@ -1,7 +1,7 @@
-"""Choice from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
+"""Choice of CPUs from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
 
-The policy is the order in which groups are visited: groups with fewer free CPUs come first, so that groups with many free CPUs stay intact.
-The distribution across NUMA nodes builds on this module (distribution.py).
+The policy is the order in which groups of CPUs are visited. Groups with fewer free CPUs come first, so that groups with many free CPUs stay
+intact. The distribution across NUMA nodes (distribution.py) uses this module.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from nodeagent.core.resources.cpu.points import CpuShortage, Question
 
 
 class Picking(Struct, frozen=True):
-    """Select step of the static policy."""
+    """The packed or spread order, as the Select step of the static policy."""
 
     layout: CpuLayout
     spread: bool = False
@@ -24,7 +24,7 @@ class Picking(Struct, frozen=True):
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether a group counts as whole if its number of free CPUs equals the average size (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Whether a group counts as whole if its number of free CPUs equals the average group size (Erratum.AVERAGE_GROUP_SIZES)."""
     whole_cores: bool = False
     """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
     observer: PickObserver | None = None
@@ -84,7 +84,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that has no more CPUs than are still needed, and skip larger groups."""
+        """Take each group that has at most as many CPUs as are still needed, and skip larger groups."""
         for group in groups:
             if self.need < 1:
                 return
@@ -133,8 +133,8 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take all CPUs still needed from one cache if the free CPUs of its lowest cores are exactly enough. Only an odd last CPU splits
-        a core.
+        """Take all CPUs still needed from one cache, if the cache's lowest cores have exactly that many free CPUs. Only an odd last CPU
+        splits a core.
         """
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
@@ -213,7 +213,7 @@ def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield the inner groups of each outer group in turn, lazily. Groups without a free CPU inside the outer group are left out."""
+    """Yield the inner groups of each outer group in turn, lazily. Inner groups without a free CPU inside the outer group are left out."""
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)

@@ -1,7 +1,7 @@
 """Choice of CPUs spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
 
-Each node of a combination provides the same share. The rest is taken in groups from a remainder set of nodes, so that the free CPUs of all
-nodes become as equal as possible.
+Each node of a combination provides the same share. The remainder is taken in groups of CPUs from some of these nodes, chosen so that the
+numbers of free CPUs of all nodes become as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,13 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Limit on the combinations that are compared on a machine with more than 8 nodes, remainder sets included. Further ones are ignored."""
+"""Limit on the combinations of nodes that are compared on a machine with more than 8 nodes, remainder sets included. Further combinations
+are ignored.
+"""
 
 
 class Distributing(Struct, frozen=True):
-    """Select step of distribute-cpus-across-numa."""
+    """The option distribute-cpus-across-numa, as the Select step of the static policy."""
 
     picking: Picking
     """Packs the CPUs within each node, without uncore alignment."""
@@ -56,7 +58,7 @@ _EMPTY = _Combination([], 0)
 
 class _NodeChoice(Struct, frozen=True):
     nodes: _Combination
-    """Positions in the list of nodes."""
+    """Chosen nodes, as positions in the list of nodes."""
     remainder: _Combination
     balance: float
 
@@ -88,7 +90,7 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes after which the free CPUs of all nodes differ least. Of equal combinations, the first wins."""
+    """Choose the combination of k nodes after whose use the free CPUs of all nodes differ least. Of equal combinations, the first wins."""
     size = distributing.group_size
     share = count // k // size * size
     rest = count - share * k
@@ -120,7 +122,9 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that provide the rest. Also return how uneven the free CPUs become, or infinity if no choice has enough."""
+    """Choose the nodes that provide the remainder. Also return how unequal the free CPUs then become, or infinity if no choice has enough
+    CPUs.
+    """
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
     for length in range(len(eligible), 0, -1):
@@ -138,7 +142,7 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups from the nodes in turn until the rest is provided, and return the remaining free CPUs per node."""
+    """Take groups of CPUs from the nodes in turn until the remainder is provided, and return the remaining free CPUs per node."""
     free = list(after)
     while rest > 0:
         for x in nodes:

@@ -1,4 +1,6 @@
-"""CPUs in explanations: the chosen CPUs with the applied rules, the free CPUs of each NUMA node, and numbers that are worth a trial."""
+"""CPUs in explanations: the chosen CPUs with the applied rules, the free CPUs of each NUMA node, and other requested numbers that are worth
+a trial.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -28,9 +30,9 @@ class TakenTogether(Struct, frozen=True):
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """NUMA node whose equal share contains the CPUs (distribute-cpus-across-numa)."""
+    """NUMA node as whose equal share the CPUs were taken (distribute-cpus-across-numa)."""
     is_remainder: bool = False
-    """Whether the CPUs belong to the remainder after equal shares."""
+    """Whether the CPUs belong to the remainder after the equal shares."""
     plugin: str | None = None
     """CPU plugin that made the choice."""
 
@@ -43,7 +45,7 @@ class CpuChoice(Struct, frozen=True):
     count: int
     isolated: bool
     container: str | None
-    """Container that gets this slice of the pod's set."""
+    """Container that gets this slice of the pod's CPU set."""
     groups: tuple[TakenTogether, ...]
 
 
@@ -152,10 +154,10 @@ class CpuExplainer(Explainer, frozen=True):
         return self.resource.manager.layout.fewest_nodes(demand.cpus) if demand.cpus else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return thousandths of CPUs if the CPUs are shared, otherwise whole CPUs or whole cores.
+        """Return smaller CPU requests that are worth a trial: in thousandths if the CPUs are shared, otherwise whole CPUs or whole cores.
 
         Fewer exclusive CPUs may be on another NUMA node and block another container there. And fewer CPUs may be refused where more are
-        not: `restricted` admits 9 CPUs on two nodes with 5 free CPUs each, but refuses 6 CPUs.
+        admitted: `restricted` admits 9 CPUs on two nodes with 5 free CPUs each, but refuses 6 CPUs.
         """
         if sought.resource != CPU:
             return None
@@ -168,7 +170,7 @@ class CpuExplainer(Explainer, frozen=True):
         return SmallerAmounts(range(largest, least - 1, -step), NEAREST, is_by_nodes=True)
 
     def list_larger(self, sought: SoughtAmount) -> Sequence[int]:
-        """Return the next numbers of whole cores, if only whole cores are allocated."""
+        """Return larger CPU requests that are worth a trial: the next numbers of whole cores, if only whole cores are allocated."""
         manager, layout = self.resource.manager, self.resource.manager.layout
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
@@ -180,7 +182,7 @@ class CpuExplainer(Explainer, frozen=True):
         return [amount for amount in amounts if amount > sought.asked]
 
     def _is_exclusive(self, sought: SoughtAmount) -> bool:
-        """Whether the pod's exclusive CPUs depend on the amount."""
+        """Whether the number of the pod's exclusive CPUs depends on the amount."""
         return self.resource.manager.static and not sought.demand.is_skipped and sought.least_demand != sought.demand
 
     def round_amount(self, resource: str, container: Container, demand: ContainerDemand) -> tuple[int, int] | None:

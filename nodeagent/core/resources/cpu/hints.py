@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Return the hints of one container. None means no opinion. An empty list means that the request can't be met."""
+    """Return the hints of one container. None means that any node is acceptable. An empty list means that the request can't be met."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -90,7 +90,7 @@ def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> H
 def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
-    """Describe the same sets when there are too many to list."""
+    """Return the hints of `_list_hints` in described form, if there are too many to list."""
     nodes = manager.layout.nodes
     cover = Cover(
         universe=NumaMask(sum(1 << node.id for node in nodes)),

@@ -13,14 +13,14 @@ from nodeagent.core.model.topology import Topology
 
 
 class CpuHoldings(Struct, frozen=True):
-    """CPUs of one pod. Every tuple is sorted by container name."""
+    """CPUs that one pod holds. Every tuple is sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
     """Exclusive sets by container. A container without one runs in the shared pool."""
     pod_cpus: CpuSet | None = None
-    """Set of a pod with pod-level resources."""
+    """CPU set of a pod with pod-level resources."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs at admission, for containers that have been enlarged since. A container keeps these CPUs when it shrinks again (KEP-5554)."""
+    """CPUs at admission, for containers that have got more CPUs since. A container keeps these CPUs when it shrinks again (KEP-5554)."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -63,10 +63,10 @@ class CpuReuse(Struct, frozen=True):
 
 
 class CpuBooks(Struct, frozen=True):
-    """Accounts of the CPU manager for the node."""
+    """The CPU manager's data about the node."""
 
     default: CpuSet = CpuSet()
-    """kubelet's defaultCpuSet: the CPUs without an exclusive owner. It includes the reserved CPUs unless they are strictly reserved."""
+    """CPUs without an exclusive owner (kubelet's defaultCpuSet). The reserved CPUs are included unless they are strictly reserved."""
     reuse: CpuReuse | None = None
 
 

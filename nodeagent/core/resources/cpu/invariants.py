@@ -46,7 +46,7 @@ _OWNED: Fold[PodPromises, tuple[CpuSet, CpuSet]] = Fold(
     lambda _uid, pod: (pod.of(CpuHoldings).every_cpu, CpuSet()),
     lambda a, b: (a[0] | b[0], a[1] | b[1] | (a[0] & b[0])),
 )
-"""CPUs of pods, and CPUs that several pods have."""
+"""CPUs that pods hold, and CPUs that several pods hold."""
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""CPUs after a start: which CPUs pods keep on this machine, which CPUs replace lost ones, and the differences from before."""
+"""CPUs after a start of the agent: which CPUs pods keep on this machine, which CPUs replace lost CPUs, and the differences from before."""
 
 from collections.abc import Iterator, Mapping
 
@@ -60,7 +60,7 @@ def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCg
 
 
 def cpus_of(group: ObservedCgroup) -> CpuSet:
-    """Return the CPUs configured in a cgroup."""
+    """Return the CPUs listed in a cgroup's cpuset."""
     value = group.get(Attribute.CPUSET_CPUS)
     return value if isinstance(value, CpuSet) else CpuSet()
 
@@ -101,10 +101,10 @@ def _choose_kept(
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Add CPUs to sets that are too small, close to the CPUs that are left. Return two promises: with and without the CPUs that only plain
-    init containers hold.
+    """Add CPUs to sets that are too small, close to the CPUs that are left.
 
-    Return nothing if the options allow no such set, or if there are CPU plugins, because plugins judge only whole pods.
+    Return two results: with and without the CPUs that only plain init containers hold. Return nothing if the options allow no such set, or
+    if there are CPU plugins, because plugins decide only on whole pods.
     """
     if manager.chooser is not None:
         return ()
@@ -144,7 +144,7 @@ def cpu_differences(
     *,
     by_pod: bool,
 ) -> Iterator[HoldingChange]:
-    """Return how the CPUs of a container differ from its earlier CPUs, or from its request."""
+    """Return the differences between a container's CPUs and its earlier CPUs, or its request."""
     container = next(one for one in demand.containers if one.name == name)
     old_cpus, new_cpus = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0

@@ -1,4 +1,4 @@
-"""The machine as groups of CPUs in bitmasks, with kubelet's average sizes and the nesting of groups. Built once."""
+"""The machine as groups of CPUs in bitmasks, with kubelet's average sizes and the nesting of groups. The layout is built once."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -32,7 +32,7 @@ class NodeSet(Struct, frozen=True):
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""Inner groups by the ID of an outer group with which they have a CPU in common, in ascending order."""
+"""IDs of inner groups in ascending order, by the ID of an outer group. Each inner group has a CPU in common with the outer group."""
 
 
 class CpuLayout(Struct, frozen=True):
@@ -105,7 +105,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
-        """Return the layout with only these CPUs. Nodes and sockets that lose all CPUs stay, because hints may contain them."""
+        """Return the layout with only these CPUs. Nodes and sockets remain even without CPUs, because hints may contain them."""
         return CpuLayout._from_groups(
             tuple(part for part in _limit_groups(self.cores, cpus) if part.size),
             tuple(part for part in _limit_groups(self.uncores, cpus) if part.size),
@@ -124,7 +124,9 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """Return how many nodes this many CPUs need on an empty machine. If the machine has fewer CPUs, return all nodes."""
+        """Return how many nodes are needed for this many CPUs on an empty machine. If the machine has too few CPUs, return the number of
+        all nodes.
+        """
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
@@ -165,8 +167,8 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def find_whole_count(self, count: int, step: int) -> int | None:
-        """Return the nearest number of CPUs that whole cores of an empty machine have, from `count` on in steps of 1 or -1. None means
-        that there is none nearby.
+        """Return the nearest number of CPUs that whole cores of an empty machine can provide, searching from `count` in steps of 1 or -1.
+        None means that there is no such number nearby.
         """
         largest = max((core.size for core in self.cores), default=0)
         counts = range(count, max(0, count + step * (largest + 1)), step)

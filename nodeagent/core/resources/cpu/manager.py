@@ -56,7 +56,7 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder for a pod while reserved CPUs are chosen."""
+"""Placeholder for the pod while reserved CPUs are chosen."""
 
 
 class CoreClass(Struct, frozen=True):
@@ -80,16 +80,16 @@ class WholeCores(Struct, frozen=True):
 
 
 class Chooser(Protocol):
-    """Calls CPU plugins and judges their answers (core/resources/cpu/plugins.py). Each method raises PluginFailedError."""
+    """Caller of CPU plugins, which checks their answers (core/resources/cpu/plugins.py). Each method may raise PluginFailedError."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
     def filtered(self, manager: "CpuManager", question: Question, *, is_for_hints: bool) -> Question:
-        """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
+        """Return the free CPUs after Filter, and after PostFilter if Filter leaves too few CPUs."""
 
     def offered(self, manager: "CpuManager", question: Question) -> Question:
-        """Call Filter, PostFilter and PreScore."""
+        """Return the question after Filter, PostFilter and PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs by the plugins' Select and Score and by the policy."""
@@ -111,12 +111,12 @@ class CpuManager(Struct, frozen=True):
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
-    """Filters of the policy's options, applicable to any set of CPUs. Filters of plugins are called separately (`offered`)."""
+    """Filters of the policy's options, which can be applied to any set of CPUs. Filters of plugins are called separately (`offered`)."""
     quirks: frozenset[Erratum]
     grantable: CpuMask
     """CPUs that may be allocated exclusively."""
     preferred: CpuMask = CpuMask(0)
-    """CPUs to allocate first if they suffice (`isolatedCPUs: prefer`)."""
+    """CPUs to allocate first if there are enough of them (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
     """Every set of NUMA nodes, in hint order. Empty if hints aren't needed, or if there are too many sets."""
     classes: tuple[CoreClass, ...] = ()
@@ -128,7 +128,7 @@ class CpuManager(Struct, frozen=True):
     uses_all_nodes: bool = False
     """Whether containers with memory get CPUs of every NUMA node of their hint if possible (sameNumaNodes)."""
     chooser: Chooser | None = None
-    """Calls the CPU plugins. None means that no plugins are configured."""
+    """Caller of the CPU plugins. None means that no plugins are configured."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]:
@@ -136,11 +136,11 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def policy(self) -> Select:
-        """Select step of the configured options."""
+        """Select step that the configured options determine."""
         return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs. The policy chooses if no CPU plugins are configured."""
+        """Choose CPUs, by the CPU plugins if some are configured, otherwise by the policy."""
         if question.count < 1:
             return CpuSet()
         if self.chooser is not None:
@@ -148,11 +148,11 @@ class CpuManager(Struct, frozen=True):
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, question: Question) -> Question:
-        """Return the question for hints, with only the CPUs that plugins leave."""
+        """Return the question for hints, limited to the CPUs that plugins leave."""
         return question if self.chooser is None else self.chooser.filtered(self, question, is_for_hints=True)
 
     def offered(self, question: Question) -> Question:
-        """Return the question with the CPUs that plugins leave, and with the plugins' scores."""
+        """Return the question limited to the CPUs that plugins leave, with the plugins' scores."""
         return question if self.chooser is None else self.chooser.offered(self, question)
 
     def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
@@ -160,7 +160,7 @@ class CpuManager(Struct, frozen=True):
         return None if self.chooser is None else self.chooser.vetoed(question, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Return the question for `count` of the free CPUs."""
+        """Return the question that asks for `count` of the free CPUs."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
@@ -205,7 +205,7 @@ class CpuManager(Struct, frozen=True):
         return self.picking.observer
 
     def usable(self, question: Question, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs that the policy's options allow to allocate: under full-pcpus-only, only whole cores."""
+        """Return the CPUs that may be allocated under the policy's options: with full-pcpus-only, the CPUs of whole cores."""
         for step in self.filters:
             cpus = step.filter(over(question, cpus, question.count)).bits
         return cpus
@@ -216,7 +216,7 @@ class CpuManager(Struct, frozen=True):
 
 
 def over(question: Question, free: CpuMask, count: int) -> Question:
-    """Return the same question for other free CPUs and another count."""
+    """Return the same question with other free CPUs and another count."""
     return Question(
         question.topology, question.promises, question.pod, question.container, CpuSet(free), count, question.scores
     )
@@ -264,7 +264,7 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge policy, reserved amount and options as far as possible without a machine. Return the valid options and the errors."""
+    """Check policy, reserved amount and options as far as possible without a machine. Return the valid options and the errors."""
     policy = placement.cpu_manager_policy
     if policy == "none":
         if not placement.cpu_manager_policy_options:
@@ -461,7 +461,7 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. Use only preferred CPUs if they suffice."""
+    """Choose CPUs first from the NUMA nodes of the mask, then from other nodes. Use only preferred CPUs if there are enough of them."""
     preferred = CpuMask(question.free.bits & manager.preferred)
     if preferred and _is_preferred_sufficient(manager, question, preferred, mask):
         chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
@@ -473,7 +473,9 @@ def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) 
 def _is_preferred_sufficient(
     manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
 ) -> bool:
-    """Tell whether the preferred CPUs suffice in total, and provide as many CPUs on the mask's nodes as all available CPUs would."""
+    """Tell whether there are enough preferred CPUs in total, and whether they provide as many CPUs on the mask's nodes as all available
+    CPUs would.
+    """
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
     return (
@@ -586,7 +588,7 @@ def _find_aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
-    """Return the CPUs of the pod's init containers that its next container may reuse."""
+    """Return the CPUs of the pod's init containers that the pod's next container may reuse."""
     reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
@@ -651,7 +653,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's set once no container holds a slice (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's CPU set once no container holds a slice of it (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:

@@ -1,4 +1,4 @@
-"""Events while CPUs are chosen, for an observer that explains the choice afterwards. The observer decides nothing."""
+"""Events during the choice of CPUs, for an observer that explains the choice afterwards. The observer doesn't influence decisions."""
 
 import enum
 from collections.abc import Callable
@@ -41,7 +41,9 @@ class Choosing(Struct, frozen=True):
     available: CpuMask
     count: int
     isolated: bool = False
-    """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If too few are suitable, a choice from all CPUs follows."""
+    """Whether only CPUs isolated at boot are considered (isolatedCPUs: prefer). If there are too few of them, a choice from all CPUs
+    follows.
+    """
     container: str | None = None
     """Container that gets a slice of the pod's set. None means that CPUs of the node are chosen."""
     is_for_hints: ClassVar[bool] = False
@@ -73,7 +75,7 @@ class PluginAnswered(Struct, frozen=True):
     """CPUs that the plugin kept, offered, selected or scored."""
     score: int | None
     is_for_hints: bool = False
-    """Whether the plugin was called before hints are made, for CPUs on any node."""
+    """Whether the plugin was called for hints, which concern CPUs on any node."""
 
 
 Pick = Choosing | Spread | Took | PluginAnswered

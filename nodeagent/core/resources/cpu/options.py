@@ -39,7 +39,7 @@ class CpuOptions(Struct, frozen=True):
 
 
 def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Judge the configured options as far as possible without a machine.
+    """Check the configured options as far as possible without a machine.
 
     Returns:
         The valid options, and the errors of the invalid options in kubelet's order.
@@ -94,7 +94,7 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
 
 
 def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
-    """Return the errors of options that don't suit the machine.
+    """Return the errors of options that are unsuitable for the machine.
 
     Args:
         options: the options as read.

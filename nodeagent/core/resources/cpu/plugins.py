@@ -1,6 +1,7 @@
-"""Judgment of the answers of CPU plugins. Rejected are CPUs that aren't free, a wrong number of CPUs, and values of a wrong type.
+"""Check of the answers of CPU plugins. An answer is rejected if it has CPUs that aren't free, a wrong number of CPUs, or values of a wrong
+type.
 
-Loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
+This module is loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,13 +25,13 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Limit on numbers in plugins' answers, in both directions."""
+"""Limit on the absolute value of numbers in plugins' answers."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
 class PluginChooser(Struct, frozen=True):
-    """See `Chooser` (core/resources/cpu/manager.py)."""
+    """Implements `Chooser` (core/resources/cpu/manager.py)."""
 
     plugins: tuple[CpuPlugin, ...]
 
@@ -48,7 +49,7 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = False) -> Question:
-    """Call Filter, and then PostFilter if Filter leaves too few CPUs."""
+    """Call Filter, and then PostFilter if Filter leaves too few CPUs. Return the remaining CPUs."""
     left = question
 
     def report_left(plugin: CpuPlugin, point: Point) -> None:
@@ -69,7 +70,7 @@ def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = Fa
 
 
 def offered(manager: CpuManager, question: Question) -> Question:
-    """Call Filter, PostFilter and PreScore."""
+    """Call Filter, PostFilter and PreScore. Return the question with the remaining CPUs and their scores."""
     remaining, observer = filtered(manager, question), manager.observer
     scores: dict[int, int] = {}
     for plugin in _list_plugins_at(manager.plugins, Point.PRE_SCORE):
@@ -83,7 +84,7 @@ def offered(manager: CpuManager, question: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the CPUs that the first plugin selects, or else the policy's choice. If plugins score, choose the combination with the best
+    """Choose the CPUs that the first plugin selects, or else the policy's choice. If plugins score, choose the combination with the highest
     score.
     """
     observer = manager.observer
@@ -114,7 +115,9 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
 
 
 def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose among the CPUs with the highest scores that suffice. Also return the question with these CPUs."""
+    """Let the policy choose among the CPUs with the highest scores, as many as are needed. Also return the question limited
+    to these CPUs.
+    """
     silent = manager.observed_by(None).policy
     best = 0
     cpus_by_score: dict[int, int] = {}
@@ -158,7 +161,9 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue stably by the plugins' Sort. Pods that a plugin fails to sort come last. Each is refused at its turn."""
+    """Sort the queue by the plugins' Sort, keeping the order of equal pods. A pod that a plugin fails to sort comes last, and is refused
+    when it is decided.
+    """
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
     return [
@@ -179,7 +184,7 @@ class Note(Struct, frozen=True):
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Call Deallocate for the CPUs that each container has lost, even if the container still holds other CPUs."""
+    """Call Deallocate for each container that has lost CPUs, even if the container still holds other CPUs."""
     notes = []
     held_after = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     lost = [(uid, name, cpus - held_after.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]

@@ -1,7 +1,7 @@
 """Extension points for choosing CPUs, as typed protocols. kubelet's own policies are built from the same points as plugins.
 
 A plugin implements one or more points. Each point is a pure function of the core's values, so the same question gets the same answer.
-plugins.py judges the answers of plugins. The built-in policies' answers need no judgment.
+plugins.py checks the answers of plugins. The answers of the built-in policies need no check.
 """
 
 import enum
@@ -40,14 +40,14 @@ class Point(enum.StrEnum):
 
 
 Scores = Mapping[int, int]
-"""Scores by CPU, where more is better. A missing CPU has score 0."""
+"""Scores by CPU. CPUs with higher scores are preferred. A missing CPU has score 0."""
 NO_SCORES: Scores = MappingProxyType({})
 
 
 class Question(
     Struct, frozen=True, gc=False
 ):  # gc=False: a question is created once or twice for each decision, and never part of a reference cycle
-    """A request for a number of free CPUs."""
+    """Question to a point: a request for a number of the free CPUs."""
 
     topology: Topology
     promises: Promises
@@ -83,7 +83,7 @@ class ReturnedCpus(Struct, frozen=True):
 
 class Sort(Protocol):
     def sort(self, pod: Pod) -> int:
-        """Return the position of a waiting pod. Lower positions come first, and pods with equal positions keep their order."""
+        """Return the position of a waiting pod. Pods with lower positions come first, and pods with equal positions keep their order."""
 
 
 class Filter(Protocol):
@@ -98,7 +98,7 @@ class PostFilter(Protocol):
 
 class PreScore(Protocol):
     def pre_score(self, question: Question) -> Scores:
-        """Return a score for each CPU, where more suits the pod better."""
+        """Return a score for each CPU. A higher score means that the CPU suits the pod better."""
 
 
 class Select(Protocol):

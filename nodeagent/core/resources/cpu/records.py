@@ -1,4 +1,4 @@
-"""Content of kubelet's cpu_manager_state, decoded but not judged."""
+"""Content of kubelet's cpu_manager_state, decoded but not checked."""
 
 from collections.abc import Mapping
 
@@ -13,9 +13,9 @@ class CpuRecord(Struct, frozen=True):
     policy_name: str
     default: str
     entries: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    """(pod UID, (container name, set text)), sorted."""
+    """Entries as (pod UID, (container name, set as text)), sorted."""
     pod_entries: tuple[tuple[str, CpuSet], ...] = ()
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""(pod UID, container name) by container ID, as the runtime reports them at startup. Needed for files of version 1."""
+"""Pod UID and container name by container ID, as the runtime reports them at startup. Files of version 1 need them."""

@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a running container whose request changes (KEP-5554). The container keeps at least the CPUs from its admission."""
+"""Resize of a running container's exclusive CPUs (KEP-5554). The container keeps at least the CPUs from its admission."""
 
 from msgspec.structs import replace
 

@@ -103,7 +103,7 @@ class CpuResource(Resource, frozen=True):
         return CpuResource(replace(self.manager, uses_all_nodes=False))
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Add to the message what the pod requires of its cores, and the plugins without which the pod might be admitted."""
+        """Add to a refusal's message the pod's requirements on cores, and the plugins without which the pod might be admitted."""
         message = refusal.message
         if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
             message += " (settings of cores need whole cores)"
@@ -128,7 +128,7 @@ class CpuResource(Resource, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the exclusive CPUs of each NUMA node, and its CPUs that aren't reserved."""
+        """Return, for each NUMA node, the number of exclusive CPUs, and of CPUs that aren't reserved."""
         manager = self.manager
         if not manager.static or name != CPU:
             return ()

@@ -17,7 +17,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
-    """Judge the content of kubelet's file, and return the promises.
+    """Check the content of kubelet's file, and return the promises.
 
     Args:
         manager: the manager as configured now.
@@ -68,7 +68,7 @@ def _parse_record(manager: CpuManager, record: CpuRecord | Unreadable) -> Promis
 
 
 def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
-    """Judge stored promises against the current machine and configuration."""
+    """Check stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
     strict = manager.options.strict_cpu_reservation

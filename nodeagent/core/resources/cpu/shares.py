@@ -1,4 +1,4 @@
-"""Shares of NUMA nodes in one allocation of CPUs: every node of a hint provides some (sameNumaNodes)."""
+"""Shares of NUMA nodes in one allocation of CPUs, if every node of a hint provides some CPUs (sameNumaNodes)."""
 
 from collections.abc import Sequence
 from itertools import repeat

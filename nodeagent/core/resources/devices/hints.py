@@ -75,7 +75,9 @@ def _describe_hints(
     givable_nodes: Sequence[int],
     kept_nodes: Sequence[int],
 ) -> Hints:
-    """Describe the hints if there are too many to list. Each number in the sequences has the nodes at which one device counts."""
+    """Return the hints in described form, if there are too many to list. Each number in the sequences has the nodes at which one device
+    counts.
+    """
 
     def counts(devices: Sequence[int]) -> list[int]:
         return [sum(1 for nodes in devices if nodes >> node & 1) for node in ids]

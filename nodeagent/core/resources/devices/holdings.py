@@ -12,12 +12,14 @@ from nodeagent.core.model.promises import PodPromises, Promises
 
 
 class DeviceHoldings(Struct, frozen=True):
-    """Devices of one pod. Every tuple is sorted by container name."""
+    """Devices that one pod holds. Every tuple is sorted by container name."""
 
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
-    """Devices of each container, by resource and ID. Later containers may also have the devices of plain init containers."""
+    """Devices of each container, sorted by resource and ID. Later containers may also have the devices of plain init containers."""
     answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
-    """Device plugins' answers by container and resource: what the container needs to use its devices (formats/wire/device_plugins.py)."""
+    """Answers of device plugins to Allocate, by container and resource (formats/wire/device_plugins.py). They describe how the container
+    accesses its devices.
+    """
 
     @property
     def holders(self) -> Iterator[str]:
@@ -45,7 +47,7 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
-        """Return the holdings in which the container has these devices instead of its present devices."""
+        """Return the holdings with these devices instead of the container's present devices."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
         return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 
@@ -77,12 +79,12 @@ class DeviceReuse(Struct, frozen=True):
 
 
 class DeviceBooks(Struct, frozen=True):
-    """Accounts of the device manager for the node. Between two decisions they are empty, except in kubelet's mode."""
+    """The device manager's data about the node. Between two decisions it is empty, unless kubelet's errata are reproduced."""
 
     reuse: DeviceReuse | None = None
     leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """IDs of devices that count as allocated and that no pod holds, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource without
-    such IDs has been requested.
+    """IDs of devices that count as allocated although no pod holds them, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource with
+    no IDs has been requested.
     """
     ended: tuple[str, ...] = ()
     """UIDs of the pods that have ended or were refused and still hold devices, sorted (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
@@ -105,7 +107,7 @@ def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]
 
 
 def count_answer_bytes(promises: Promises, resource: str) -> int:
-    """Return the size of all answers of a resource's device plugin that pods hold."""
+    """Return the total size of the answers of a resource's device plugin that pods hold."""
     return promises.pods.fold(_ANSWER_BYTES).get(resource, 0)
 
 

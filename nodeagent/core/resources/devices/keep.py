@@ -1,4 +1,4 @@
-"""Devices that pods keep after a start. Pods also keep devices that no longer exist."""
+"""Devices that pods keep after a start of the agent. Pods also keep devices that no longer exist."""
 
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.pod import ContainerKind, Pod
@@ -7,8 +7,8 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return the devices that a pod keeps: all devices that no other container already keeps. Later containers may share devices of plain
-    init containers.
+    """Return the devices that a pod keeps: all except those that another container already keeps. Later containers may share devices of
+    plain init containers.
     """
     kinds, own_names = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}

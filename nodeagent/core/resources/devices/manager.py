@@ -33,7 +33,7 @@ from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
-"""Limit on the answers of one device plugin that all pods hold together, because they are part of the state file."""
+"""Limit on the total size of one device plugin's answers that all pods hold, because the answers are part of the state file."""
 
 
 class DeviceManager(Struct, frozen=True):
@@ -63,7 +63,9 @@ class DeviceManager(Struct, frozen=True):
         return find_devices(pool, reuse.of(pool.resource))
 
     def is_ignored(self, promises: Promises, resource: str) -> bool:
-        """Tell whether kubelet ignores the resource, because no plugin has registered it and no pod holds any (isDevicePluginResource)."""
+        """Tell whether kubelet ignores the resource, because no plugin has registered the resource and no pod holds any of it
+        (isDevicePluginResource).
+        """
         if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
             return False
         pool = self.pool(resource)
@@ -78,7 +80,7 @@ class DeviceManager(Struct, frozen=True):
 
 
 def find_devices(pool: DevicePool, ids: Iterable[str]) -> list[PoolDevice]:
-    """Return the devices with these IDs as the plugin lists them. Nothing is known of a device that it doesn't list."""
+    """Return the devices with these IDs, with the plugin's data. Devices that the plugin doesn't list have no data."""
     device_by_id = {device.id: device for device in pool.devices}
     return [device_by_id.get(id_) or PoolDevice(id_, is_healthy=False) for id_ in ids]
 
@@ -190,7 +192,7 @@ def _allocate_new(
 
 
 def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
-    """Count the devices that a refused container was about to get as allocated. kubelet does so until some ended pod's devices are
+    """Count the devices that a refused container was about to get as allocated. kubelet does so until the devices of some ended pod are
     released, or until an Allocate fails.
     """
     if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
@@ -204,8 +206,8 @@ def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Ite
 def _split_by_affinity(
     pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None
 ) -> tuple[list[PoolDevice], list[PoolDevice]]:
-    """Return the devices near the hint's nodes, and the others: first devices with other nodes, then devices without known nodes (kubelet:
-    filterByAffinity).
+    """Return the devices near the hint's nodes, and the other devices: first those with other nodes, then those without known nodes
+    (kubelet: filterByAffinity).
     """
     if affinity is None or not pool.has_topology:
         return [], list(available)
@@ -219,7 +221,9 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Complete the first devices from the rest, with the devices that the plugin prefers before others (kubelet: devicesToAllocate)."""
+    """Complete the first devices with others from the rest, starting with the devices that the plugin prefers (kubelet:
+    devicesToAllocate).
+    """
     preferred = frozenset[str]()
     if pool.plugin is not None:
         required = tuple(device.id for device in first)

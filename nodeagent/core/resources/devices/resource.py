@@ -37,9 +37,10 @@ def owned(
     elsewhere: frozenset[str] = frozenset(),
     quirks: frozenset[Erratum] = frozenset(),
 ) -> "DeviceResource":
-    """Create the device manager for discovered devices and devices of plugins. Without a scan, only plugins' devices are included.
+    """Create the device manager for discovered devices and devices of plugins.
 
-    If the configuration names a resource, a plugin's devices of this resource are ignored.
+    Without a scan, it has only the devices of plugins. If the configuration defines a resource, devices that a plugin lists under the same
+    name are ignored.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -188,7 +189,9 @@ class DeviceResource(Resource, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
-        """Refuse for now a pod that needs devices of a plugin which can't be asked about the pod yet. None means that it can be decided."""
+        """Return a temporary refusal of a pod that needs devices of a plugin which can't be asked about the pod yet. None means that the
+        pod can be decided.
+        """
         if self.has_pod(held, pod):
             return None
         wanted = dict(pod.devices)

@@ -1,7 +1,7 @@
-"""Devices of pods that come and go, as kubelet's device manager keeps them (Erratum.REFUSED_PODS_HOLD_DEVICES).
+"""Devices of pods that come and go, as kubelet's device manager treats them (Erratum.REFUSED_PODS_HOLD_DEVICES).
 
 kubelet releases nothing when a pod ends or is refused. It releases the devices of all such pods when it next decides on a pod. Without the
-erratum these functions change nothing, because the accounts are empty.
+erratum, these functions change nothing, because the device manager's data is empty.
 """
 
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ def restore_devices(promises: Promises, held: Mapping[str, DeviceHoldings]) -> P
 
 
 def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Promises:
-    """Let kubelet know no pods while it starts. `running` has pod UID and name of the containers that run meanwhile."""
+    """Treat kubelet as if it knew no pods, while it starts. `running` has pod UID and name of the containers that run meanwhile."""
     return promises.having(replace(promises.of(DeviceBooks), running=running))
 
 
 def finish_start(promises: Promises) -> Promises:
-    """Let kubelet know all its pods, once it has admitted the running ones again."""
+    """Treat kubelet as if it knew all its pods, once it has admitted the running pods again."""
     return promises.having(replace(promises.of(DeviceBooks), running=None))
 
 
 def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
-    """Let a pod that has ended, or was refused, keep its devices for now."""
+    """Let a pod keep its devices for now after it has ended or was refused."""
     books = promises.of(DeviceBooks)
     promises = with_pod(promises, uid, promises.of_pod(uid).having(held))
     return promises.having(replace(books, ended=tuple(sorted({*books.ended, uid}))))
 
 
 def begin_pod(promises: Promises, uid: str) -> Promises:
-    """Count a pod among the active ones while it is decided on. It has the devices of an ended pod with its UID."""
+    """Count a pod as active while it is decided on. The pod takes over the devices of an ended pod with the same UID."""
     books = promises.of(DeviceBooks)
     if uid not in books.ended:
         return promises

@@ -17,7 +17,7 @@ UINT64 = 2**64 - 1
 """In kubelet, sums and differences wrap around at this limit. Without errata, no amount comes near it."""
 
 NodeAccounts = tuple[MemoryNode, ...]
-"""Accounts of all NUMA nodes, in ascending order."""
+"""Accounts of all NUMA nodes, in ascending order of their IDs."""
 
 
 def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
@@ -61,7 +61,7 @@ def take(
 
 
 def page_size(resource: str) -> int:
-    """Return the bytes of one page of a resource: `hugepages-2Mi` has pages of 2 MiB, regular memory has pages of 4 KiB."""
+    """Return the bytes of one page of a resource. `hugepages-2Mi` has pages of 2 MiB, and regular memory has pages of 4 KiB."""
     name = resource.removeprefix(HUGEPAGES_PREFIX)
     return 4096 if name == resource else Quantity.parse(name).value()
 
@@ -99,9 +99,9 @@ def _take_free(
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1) -> NodeAccounts:
-    """Move `size` bytes of `count` blocks from free to reserved. Missing nodes are skipped.
+    """Move `size` bytes of `count` blocks from free to reserved.
 
-    Bytes that aren't free overdraw the group's lowest node.
+    Missing nodes are skipped. If too few bytes are free, the free bytes of the group's lowest node become negative.
     """
     machine, missing = _take_free(machine, nodes, resource, size, count)
     if missing <= 0:
@@ -159,10 +159,10 @@ def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
 
 
 def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
-    """Tell whether a block on these nodes would share a node with blocks of a different group."""
+    """Tell whether a block on these nodes would share a node with blocks of a different group of nodes."""
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """Yield (a used node, the group in which it is used) as bitmasks."""
+    """Yield each used node with the group of nodes in which it is used, both as bitmasks."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -91,7 +91,7 @@ class MemoryExplainer(Explainer, frozen=True):
         )
 
     def find_lasting(self, held: PodPromises, apps: frozenset[str]) -> MemoryHoldings:
-        """Return the memory of the apps. Init containers release theirs after they have run."""
+        """Return the memory of the app containers. Init containers release their memory after they have run."""
         memory = held.of(MemoryHoldings)
         for name in set(memory.holders) - apps:
             memory = memory.without(name)
@@ -119,8 +119,8 @@ class MemoryExplainer(Explainer, frozen=True):
         return fewest_nodes(promises, demand.memory or ()) if memory_accounts(promises) else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return whole MiB or pages. Only amounts that need equally many NUMA nodes are alike: `restricted` refuses memory on fewer nodes
-        than the CPUs need.
+        """Return whole MiB or pages. A result applies only to amounts that need the same number of NUMA nodes, because `restricted` refuses
+        memory on fewer nodes than the CPUs need.
         """
         if sought.resource != MEMORY and not sought.resource.startswith(HUGEPAGES_PREFIX):
             return None

@@ -1,6 +1,6 @@
 """Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, computed from a table of all nodes.
 
-Uses the accounting, and the memory that a pod may reuse from its init containers.
+The table has the accounting, and the memory that a pod may reuse from its init containers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_account
 
 
 class NodeGroups(Struct, frozen=True):
-    """Every set of NUMA nodes with memory, in hint order. Empty if there are too many."""
+    """Every set of NUMA nodes with memory, in hint order. Empty if there are too many sets."""
 
     masks: tuple[NumaMask, ...]
 
@@ -65,7 +65,7 @@ def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
 
 
 class _RequestTable(Struct, frozen=True):
-    """The accounting, arranged for one request."""
+    """The accounting in a form that is efficient for one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
@@ -122,8 +122,8 @@ def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
 
 
 def _describe_groups(books: _RequestTable) -> Hints:
-    """Describe the hints when there are too many groups to list. Single nodes and groups in use are listed. Unused nodes can form any new
-    group.
+    """Return the hints in described form, if there are too many groups to list. Single nodes and groups in use are listed. Unused nodes can
+    form any new group.
     """
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _count_fewest_nodes(books)
@@ -147,8 +147,8 @@ def _count_fewest_nodes(books: _RequestTable) -> int:
 
 
 def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """Return all sets of these nodes with enough memory. With `allocatable`, all allocatable memory counts, and a single node may be
-    enough. Otherwise only free memory counts, in sets of at least two nodes.
+    """Return the cover of all sets of these nodes that have enough memory. With `allocatable`, all allocatable memory counts, and a single
+    node may be sufficient. Otherwise only free memory counts, in sets of at least two nodes.
     """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(

@@ -23,7 +23,7 @@ Blocks = tuple[Block, ...]
 
 
 class MemoryHoldings(Struct, frozen=True):
-    """Memory of one pod."""
+    """Memory that one pod holds."""
 
     memory: tuple[tuple[str, Blocks], ...] = ()
     """Blocks by container, sorted."""
@@ -69,7 +69,7 @@ class MemoryNode(Struct, frozen=True):
 
     id: int
     assignments: int
-    """Number of assignments: blocks count once per node and resource."""
+    """Number of assignments on the node. Each block counts once per node and resource."""
     cells: NumaSet
     """Group in which the node is used. An unused node is its own group."""
     tables: tuple[tuple[str, MemoryTable], ...]
@@ -91,10 +91,10 @@ class MemoryReuse(Struct, frozen=True):
 
 
 class MemoryBooks(Struct, frozen=True):
-    """Accounts of the memory manager for the node."""
+    """The memory manager's data about the node."""
 
     nodes: tuple[MemoryNode, ...] = ()
-    """Accounts of the NUMA nodes, ascending. Empty under memory manager policy None."""
+    """Accounts of the NUMA nodes, in ascending order of their IDs. Empty under memory manager policy None."""
     reuse: MemoryReuse | None = None
 
 

@@ -1,4 +1,4 @@
-"""Memory after a start: which memory pods keep on this machine, and the differences from before."""
+"""Memory after a start of the agent: which memory pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,8 +23,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""The kernel keeps a different part of the memory to itself after every boot, some KiB to a few MiB. A larger difference, or more than a
-thousandth of a node, means that the machine is another one.
+"""Divisor of a node's memory, for the largest ordinary difference. After every boot, the kernel reserves a different part of the memory,
+some KiB to a few MiB. A larger difference, or more than a thousandth of a node, means that the machine has changed.
 """
 
 
@@ -150,7 +150,7 @@ def _matches_request(container: ContainerDemand, held: dict[str, int]) -> bool:
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
-    """Return how the NUMA nodes of a container's memory differ from its earlier nodes."""
+    """Return the differences between the NUMA nodes of a container's memory and its earlier nodes."""
     old_nodes, new_nodes = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if old_nodes == new_nodes:
         return

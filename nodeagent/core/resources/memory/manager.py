@@ -97,14 +97,14 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
 
 
 def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
-    """Judge the policy's name."""
+    """Check the policy's name."""
     if placement.memory_manager_policy in {"None", "Static"}:
         return ()
     return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
 
 
 def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]:
-    """Judge the policy's name and the reserved amounts."""
+    """Check the policy's name and the reserved amounts."""
     invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
     return (*judge_memory_policy(placement), *(() if invalid is None else (invalid,)))
 
@@ -146,7 +146,7 @@ def allocate_container(
 
 
 def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
-    """Tell whether the container's memory can be spread as requested: there is enough, and the nodes are in no other group."""
+    """Tell whether the container's memory can be spread as requested: the nodes have enough memory and are in no other group."""
     nodes = NumaSet.from_ids(node for node, _ in container.spread)
     is_free = all(free_of(machine, nodes, resource) >= size for resource, size in container.memory or ())
     return bool(nodes) and is_free and not breaks_group(machine, nodes)
@@ -277,7 +277,7 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Release the pod-level blocks of a pod without container blocks (not where Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release the pod-level blocks of a pod without container blocks (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
     if not manager.static or held.pod_memory is None or held.memory:
@@ -287,7 +287,7 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the nodes of a container's blocks by resource. None means that the blocks differ from the request."""
+    """Return the NUMA nodes of a container's blocks, by resource. None means that the blocks differ from the request."""
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

@@ -1,4 +1,4 @@
-"""Content of kubelet's memory_manager_state, decoded but not judged."""
+"""Content of kubelet's memory_manager_state, decoded but not checked."""
 
 from msgspec import Struct
 

@@ -9,13 +9,13 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED_FIELDS = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _EXAMPLE_AMOUNT = Quantity.of_bytes(512 * 2**20)
-"""Example amount to suggest when nothing is reserved."""
+"""Amount to suggest as an example if nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Judge `reservedMemory` against the machine and the node's total reservation, with kubelet's texts and in kubelet's order."""
+    """Check `reservedMemory` against the machine and the node's total reservation, with kubelet's texts and in kubelet's order."""
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -87,7 +87,7 @@ def find_wrong_sums(
     Args:
         placement: the placement, with valid entries of `reservedMemory`.
         topology: the machine, for an example in the message. None means that the machine is unknown.
-        at_least: whether the total reservation is only the least that a machine can have.
+        at_least: whether the total reservation is only a lower bound, because the machine is unknown.
     """
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:

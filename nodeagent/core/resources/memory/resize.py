@@ -1,4 +1,4 @@
-"""Memory of a running container whose request changes. The memory stays on its NUMA nodes."""
+"""Resize of a running container's memory. The memory stays on its NUMA nodes."""
 
 from msgspec.structs import replace
 
@@ -54,7 +54,7 @@ def resize_memory(
 
 
 def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource that these NUMA nodes can't provide even if they were empty. None means that the nodes are large enough."""
+    """Return a resource of which these NUMA nodes don't have enough even when empty. None means that the nodes are large enough."""
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

@@ -30,7 +30,7 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Judge the content of kubelet's file, and add its memory to the restored promises.
+    """Check the content of kubelet's file, and add the memory in it to the restored promises.
 
     Args:
         manager: the manager as configured now.
@@ -71,7 +71,7 @@ def _parse_record(
 
 
 def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
-    """Judge stored promises against the current machine and configuration."""
+    """Check stored promises against the current machine and configuration."""
     if not manager.static:
         return promises
     if not memory_accounts(promises):
@@ -89,7 +89,9 @@ def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | St
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe how the stored accounting differs from an accounting of all blocks on this machine. None means that it doesn't differ."""
+    """Describe the difference between the stored accounting and an accounting of all blocks on this machine. None means that there is no
+    difference.
+    """
     expected = _rebuild_accounts(manager, promises)
     if isinstance(expected, str):
         return expected
