@@ -1,1 +1,3 @@
-"""Access to the outside, one thing per module: /sys, cgroups, files, sockets, systemd, kernel events. Decides nothing, logs nothing."""
+"""Access to everything outside the process, one subject per module: /sys, cgroups, files, sockets, systemd, kernel events. This package
+makes no decisions and logs nothing.
+"""

@@ -1,6 +1,6 @@
 """Entering a cgroup: this process moves itself into a container's cgroup, and reads its own cgroup and CPUs.
 
-`job` loads this module at every start, so it imports little.
+The module imports little, because `job` loads it at every start.
 """
 
 import errno
@@ -19,7 +19,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and of those directly below its child `payload`.
+    """Return the populated cgroups directly below a container's cgroup, and directly below its child `payload`.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.
@@ -80,7 +80,7 @@ def reset_affinity() -> None:
 
 
 def read_own_cgroup() -> str:
-    """Return the cgroup v2 path of this process as the kernel shows it.
+    """Return the cgroup v2 path of this process as the kernel reports it.
 
     Raises:
         CgroupEntryError: /proc/self/cgroup has no cgroup v2.
@@ -116,7 +116,7 @@ def read_own_cpus() -> str:
 
 
 def _read(path: str) -> str:
-    """Read a file that the kernel makes, in one read."""
+    """Read a file of the kernel's (in /proc, /sys or a cgroup) in one read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace")

@@ -32,7 +32,7 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Events of interest. The agent's own scan opens and closes files, and must not wake the agent again."""
+"""Events that wake the agent. The agent's own scan opens and closes files, and must not wake the agent again."""
 
 _DirectoryIdentity = tuple[int, int]
 
@@ -63,10 +63,12 @@ class ManifestWatch:
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._replaced = threading.Event()
-        """Set when the directory was created or removed. Inode numbers don't show this, as a new directory often gets the old number."""
+        """Event that is set when the directory was created or removed. Inode numbers don't show this, because a new directory often gets
+        the old number.
+        """
 
     def renew(self) -> bool:
-        """Watch the directory as it is now, and return whether it exists. Call this cheap method before every scan.
+        """Watch the directory as it is now, and return whether it exists. Call this method before every scan; it is cheap.
 
         Raises:
             ManifestWatchError: the kernel refuses.
@@ -123,7 +125,7 @@ class ManifestWatch:
 
 
 class _ManifestHandler(FileSystemEventHandler):
-    """Handler that runs in watchdog's thread."""
+    """Handler of file events, which runs in watchdog's thread."""
 
     def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
         self._name = Path(directory).name

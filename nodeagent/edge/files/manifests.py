@@ -23,14 +23,14 @@ from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Limit on manifests per directory. The first ones by name are read."""
+"""Limit on manifests per directory. The first manifests by name are read."""
 MAX_OTHER_FILES = 20
-"""Limit on listed files that aren't manifests. The first ones by name are listed."""
+"""Limit on the listed files that aren't manifests. The first files by name are listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Limit on the total size of all manifests."""
 MAX_READINGS = 3
-"""Limit on readings per scan, for a directory that changes while it is read."""
+"""Limit on the readings in one scan, if the directory keeps changing while it is read."""
 
 LOCK_SECONDS = 10
 """Time that a command waits for another command that writes manifests."""
@@ -39,7 +39,7 @@ _TICK_NS = 50_000_000
 _PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""File names of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
+"""Suffixes of the names of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -89,7 +89,7 @@ class ManifestFile(Struct, frozen=True):
     content: bytes | None
     """Content of the file. None means that the file can't be read now, and its pods stay unchanged."""
     problem: str | None = None
-    """Reason for missing content, with the file's path."""
+    """Reason why the content is missing, with the file's path."""
     being_written: bool = False
     """Whether the problem is temporary, because a process has the file open for writing."""
 
@@ -106,21 +106,21 @@ class ManifestScan(Struct, frozen=True):
 
 
 class ReadFile(Struct, frozen=True):
-    """A file as of its last reading, with everything that a change of it changes."""
+    """A file as last read, with those parts of its status that any change of the file changes."""
 
     file: ManifestFile
     stamp: tuple[int, ...]
     is_certain: bool
-    """Whether a later change changes the stamp. Otherwise the file is read again each time."""
+    """Whether every later change will change the stamp. Otherwise the file is read again each time."""
 
 
 class KnownManifests(Struct):
-    """Last readings of a directory, so that unchanged files need no other reading."""
+    """Last readings of a directory, so that unchanged files need not be read again."""
 
     files: dict[str, ReadFile] = field(default_factory=dict)
-    """Files by name, as of the last scan."""
+    """Files by name, as found by the last scan."""
     version: tuple[int, int] | None = None
-    """The directory's ctime and inode, as of the last complete scan. None means that another complete scan is needed."""
+    """Ctime and inode of the directory at the last complete scan. None means that another complete scan is needed."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
@@ -131,14 +131,14 @@ class _Listing(Struct, frozen=True):
     unread: int
     others: tuple[str, ...]
     version: tuple[int, int]
-    """The directory's ctime, and a hash of all names with their inodes, because several changes may have the same ctime."""
+    """Ctime of the directory, and a hash of all names with their inodes, because several changes may have the same ctime."""
     is_certain: bool
-    """Whether a later change of the directory changes its ctime."""
+    """Whether every later change of the directory will change its ctime."""
 
 
 @contextmanager
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
-    """Lock the manifests against other commands. Wait for another command LOCK_SECONDS at most.
+    """Lock the manifests against other commands. If another command has the lock, wait at most LOCK_SECONDS.
 
     The lock is on a temporary file that only its owner can open, because any reader of the directory could lock the directory itself.
 
@@ -249,7 +249,7 @@ def _version(directory_fd: int) -> tuple[int, int]:
 
 
 def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> bool:
-    """Return whether the directory has changed since the last scan, or one of the files that are looked at this time."""
+    """Return whether the directory has changed since the last scan, or one of the files that this scan looks at."""
     if known.version != _version(directory_fd):
         return True
     names = {name for name, read in known.files.items() if not read.is_certain}
@@ -266,7 +266,7 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> 
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Return everything of a file's status that a change of the file changes."""
+"""Function that returns those parts of a file's status that any change of the file changes."""
 
 
 def _list(directory_fd: int) -> _Listing:
@@ -350,7 +350,7 @@ def _is_link(directory_fd: int, name: str) -> bool:
 
 
 def _is_certain(changed_ns: int) -> bool:
-    """Return whether a change from now on gets another ctime. The kernel's ticks are at most 10 ms long."""
+    """Return whether any change from now on will get another ctime. The kernel's ticks are at most 10 ms long."""
     return time.time_ns() - changed_ns > _TICK_NS
 
 

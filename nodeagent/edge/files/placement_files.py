@@ -93,7 +93,7 @@ class PlacementFiles:
         return found
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file's content. Symbolic links on the way are replaced, and not followed.
+        """Replace a file's content. Symbolic links in its path are replaced, not followed.
 
         Raises:
             PlacementFileError: the write failed, and the file has its old content. Nothing else is left of the write.

@@ -1,4 +1,6 @@
-"""Files that survive a crash: written atomically, read with a size limit, set aside when broken, locked against a second agent."""
+"""Files that survive a crash. They are written atomically, read with a size limit, set aside if unusable, and locked against a second
+agent.
+"""
 
 import contextlib
 import enum
@@ -58,14 +60,14 @@ def temporary_path(path: str) -> str:
 
 
 class Sync(enum.Enum):
-    """Guarantee for a write after a loss of power. docs/reliability.md says which file needs which value."""
+    """What a file is guaranteed to contain after a loss of power. docs/reliability.md lists the guarantee of each file."""
 
     DURABLE = enum.auto()
     """The new content. The file is synced before it gets its name, and the directory after that."""
     WHOLE = enum.auto()
     """The old or the new content. Only the file is synced."""
     NONE = enum.auto()
-    """Anything, for instance an empty file. Nothing is synced."""
+    """Any content, for instance none. Nothing is synced."""
 
 
 def write_atomically(
@@ -148,7 +150,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
     Args:
         path: the file.
         max_bytes: limit of the content.
-        follow_symlinks: whether the last part of the path may be a symbolic link, as it may for files that an administrator installs.
+        follow_symlinks: whether the last part of the path may be a symbolic link. Administrators may install files in this way.
 
     Raises:
         StateFileError: the file cannot be read, is not a regular file, or is too large.
@@ -227,7 +229,7 @@ def _add_second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Lock that is held until `release`, or until the process ends."""
+    """Lock of a directory, which lasts until `release` or the end of the process."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path

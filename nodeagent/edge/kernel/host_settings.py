@@ -1,4 +1,4 @@
-"""Host settings that name CPUs or belong to one, read from /proc and /sys. A privileged process writes them."""
+"""Host settings that name CPUs or belong to one CPU, read from /proc and /sys. A privileged process writes them."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""More than the longest of these files, a mask of 8,192 CPUs."""
+"""Limit above the size of the longest of these files, a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:
@@ -40,7 +40,7 @@ class HostSettingsFiles:
         """NUMA node of each interrupt's device, by number, with the instance of the interrupt that has it."""
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
-        """Read the settings of these kinds that can be changed. Settings that disappear are left out.
+        """Read those settings of these kinds that can be changed. Settings that disappear meanwhile are left out.
 
         Raises:
             HostFileError: a setting's content can't be read, or has another form.
@@ -183,7 +183,7 @@ class HostSettingsFiles:
             yield from (Setting(SettingKind.MACHINE_BOOST, file) for file in BOOST_FILES)
 
     def _has_own_frequency(self, cpu: int) -> bool:
-        """Return whether no other CPU has the same governor."""
+        """Return whether a CPU shares its frequency governor with no other CPU."""
         with suppress(OSError):
             path = Path(f"{self._root}/{CPUS}/cpu{cpu}/cpufreq/related_cpus")
             return path.read_text(encoding="ascii").split() == [str(cpu)]
@@ -200,7 +200,7 @@ class HostSettingsFiles:
 
 
 def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers in names of one kind, such as 0 in `node0`."""
+    """Return the numbers at the end of names with a common prefix, such as 0 in `node0`."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 
@@ -233,7 +233,7 @@ def read_host_cpus(root: str = "/") -> CpuSet:
 
 
 def count_uevents(root: str = "/") -> int:
-    """Return the number of uevents since boot, or 0 if it is unknown."""
+    """Return the number of uevents since boot, or 0 if the number is unknown."""
     with suppress(OSError, ValueError):
         return int(_read_text(f"{root}/sys/kernel/uevent_seqnum"))
     return 0
@@ -251,7 +251,9 @@ def _read_text(path: str) -> str:
 
 
 def _read_with_mode(path: str) -> tuple[int, str]:
-    """Read a small file of one line, and the bits of its mode. The kernel returns at most a page of a long list of CPUs in a read."""
+    """Read a small file of one line, and return it with its mode bits. The kernel returns at most a page of a long list of
+    CPUs per read.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         mode, text = os.fstat(descriptor).st_mode, b""

@@ -1,4 +1,4 @@
-"""Interrupts as the kernel shows them: their devices and CPUs, and whether they can be moved."""
+"""Interrupts as the kernel reports them: their devices and CPUs, and whether they can be moved."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,8 +13,8 @@ from nodeagent.formats.kernel.host_files import WRITABLE
 def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
     """Describe interrupts by their numbers. An interrupt that is gone has an empty name.
 
-    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound, so a kernel without any
-    read-only file is older. Then no description says whether an interrupt can be moved.
+    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound. If no file is read-only, the
+    kernel is therefore older, and no description says whether an interrupt can be moved.
     """
     is_movable = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
@@ -63,7 +63,7 @@ def read_softirq_counters(root: Path = Path("/")) -> bytes | None:
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Return whether the kernel forbids moving an interrupt. Always False on older kernels, which don't show this."""
+    """Return whether the kernel forbids moving an interrupt. The result is always False on older kernels, which don't report this."""
     with suppress(OSError):
         return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     return False

@@ -1,7 +1,8 @@
-"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and can be told to avoid CPUs.
+"""Client of irqbalance's socket, for root.
 
-irqbalance forgets requests when it restarts, and doesn't confirm them. A request replaces the CPUs banned by its configuration
-(IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full), so the request must include them.
+irqbalance distributes interrupts every few seconds, and can be asked to avoid CPUs. irqbalance forgets such requests when it restarts, and
+doesn't confirm them. A request replaces the CPUs banned by irqbalance's configuration (IRQBALANCE_BANNED_CPULIST) or the kernel's command
+line (isolcpus, nohz_full), so the request must include these CPUs.
 """
 
 import socket
@@ -49,7 +50,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Keep interrupts off exactly these CPUs, from irqbalance's next scan on. Do nothing without irqbalance.
+    """Let irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing without irqbalance.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -65,7 +66,7 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing without irqbalance.
+    """Let irqbalance exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing without irqbalance.
 
     The interrupts replace those of irqbalance's command line (--banirq), and so must include them.
 
@@ -83,7 +84,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Restore irqbalance's own configuration, from its next scan on. Do nothing without irqbalance.
+    """Let irqbalance return to its own configuration, from its next scan on. Do nothing without irqbalance.
 
     Raises:
         IrqbalanceError: the call failed.

@@ -19,7 +19,7 @@ class KernelThreadsError(NodeAgentError):
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Identity of a thread, with the start time because ids are reused."""
+    """Identity of a thread: its ID and its start time, because IDs are reused."""
 
     pid: int
     start_ticks: int
@@ -29,11 +29,11 @@ class ThreadKey(Struct, frozen=True, order=True):
 class KernelThread(Struct, frozen=True):
     name: str
     cpus: CpuSet
-    """Affinity, including offline CPUs."""
+    """CPU affinity of the thread, including offline CPUs."""
 
 
 def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
-    """Set the affinity of a thread. Return the error, or None."""
+    """Set the affinity of a thread. Return the error, or None after success."""
     try:
         if _read_stat(f"/proc/{thread.pid}").start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
@@ -56,7 +56,7 @@ class KernelThreads:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[str, int], _Look] = {}
-        """The last look at each process. The key is the name and the inode of the process's directory. A later process with the same id has
+        """Result of the last look at each process, by the name and inode of the process's directory. A later process with the same ID has
         another inode (proc_flush_pid in fs/proc/base.c).
         """
 
@@ -64,9 +64,9 @@ class KernelThreads:
         """Return the movable kernel threads. Threads that end meanwhile are left out.
 
         Args:
-            rescan: whether known threads are checked again, as one may leave or enter a cgroup. Otherwise only affinities are read, but
-                for threads that the last call saw for the first time: the kernel binds a thread, or moves it into a cgroup, after it has
-                appeared.
+            rescan: whether known threads are checked again, because they may have entered or left a cgroup. Otherwise only the affinities
+                of known threads are read. Threads that the last call found for the first time are checked again in any case, because the
+                kernel binds a new thread, or moves it into a cgroup, after it has appeared.
 
         Raises:
             KernelThreadsError: the processes can't be listed, or a thread can't be read.
@@ -100,7 +100,7 @@ class _Look(Struct, frozen=True):
     name: str
     is_first: bool
     is_final: bool
-    """Whether no later look can find a movable thread: it is bound, or is not a kernel thread."""
+    """Whether no later look can find a movable thread, because the thread is bound or isn't a kernel thread."""
 
 
 def _look_at(directory: str, *, is_first: bool) -> _Look:
@@ -112,7 +112,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""More than the longest of these files: the lists of CPUs and groups in /proc/PID/status."""
+"""Limit above the size of the longest of these files, which have the lists of CPUs and groups in /proc/PID/status."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

@@ -1,4 +1,4 @@
-"""Reads the kernel's files around one run of a command: of the job's cgroup, of its CPUs and of the node."""
+"""Reader of the kernel's files for the report of one run of a command. They describe the job's cgroup, the job's CPUs and the node."""
 
 import os
 import time
@@ -39,7 +39,7 @@ _OF_CPU = ("scaling_min_freq", "scaling_max_freq", "scaling_governor", "scaling_
 
 
 class RunFiles:
-    """Files of one job."""
+    """Files for the report of one job."""
 
     def __init__(
         self, cgroup: str, cpus: CpuSet, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
@@ -55,7 +55,7 @@ class RunFiles:
         self._cgroup, self._cpus, self._root, self._clock = cgroup, cpus, root, clock
 
     def read_sample(self) -> FileTexts:
-        """Read the few files that are of interest during the run, too: memory by node, times, and frequencies."""
+        """Read the few files that are also read during the run: memory by node, times, and frequencies."""
         frequencies = (frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)
         return self._read((CPU_STAT, *self._list_parents_stats(), NUMA_STAT, STAT, *frequencies))
 
@@ -65,7 +65,7 @@ class RunFiles:
         return FileTexts(counters.at_ns, {**sample.files, **counters.files}, {**sample.reasons, **counters.reasons})
 
     def read_environment(self) -> FileTexts:
-        """Read the properties of the node that the speed of a run depends on."""
+        """Read those properties of the node on which the speed of a run depends."""
         names = (KERNEL, CPU_INFO, COMMAND_LINE, THP, ASLR, NO_TURBO, BOOST, *map(siblings_file, self._cpus))
         return self._read((*names, *self._list(MITIGATIONS, "")))
 

@@ -29,7 +29,7 @@ _LINK = "@"
 """Suffix of a pattern for links, whose target is read as text."""
 
 _Files = dict[str, "_Files | None"]
-"""Wanted names of a directory. None means a file to read. An empty tree means that only the name is wanted."""
+"""Tree of wanted names in a directory. None means a file to read. An empty tree means that only the name is needed."""
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
@@ -97,7 +97,7 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
 
 
 def read_fingerprint_files(root: str = "/") -> SysfsSample:
-    """Read the few files that change with the machine; see formats/kernel/machine_fingerprint.py.
+    """Read the few files that change whenever the machine changes (see formats/kernel/machine_fingerprint.py).
 
     Raises:
         SysfsError: a file is missing or can't be read.
@@ -106,7 +106,7 @@ def read_fingerprint_files(root: str = "/") -> SysfsSample:
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the kernel and service settings that `nodeagent check` checks. The result also lists unreadable files."""
+    """Read the kernel and service settings that `nodeagent check` judges. The result also lists unreadable files."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -168,8 +168,8 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield the text of each wanted file and the wanted names of each listed directory, by path below the root.
 
-    `listed` means that this path was found in a listing of its parent directory, so it must exist. Directories on a fixed path aren't
-    listed.
+    `listed` tells whether this path was found in a listing of its parent directory, so that it must exist. Directories on a fixed path
+    aren't listed.
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):

@@ -38,8 +38,8 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Shell script that waits for the end of its input and then removes a directory. It ignores SIGTERM, which systemd sends to all processes
-of a unit, and tries several times, because the ending process may keep files open for a moment.
+"""Shell script that waits for the end of its input and then removes a directory. The script ignores SIGTERM, which systemd sends to all
+processes of a unit. It tries several times, because the ending process may keep files open for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -50,11 +50,11 @@ _HINTS = {
 
 
 class TracefsError(NodeAgentError):
-    """The kernel lacks tracing, or refuses it."""
+    """The kernel has no tracing, or refuses a request to its tracing files."""
 
 
 class CpuRecording:
-    """Counters of one tracefs instance, which `record` has made."""
+    """Counters of one tracefs instance created by `record`."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance

@@ -35,11 +35,12 @@ class Hotplug(enum.Enum):
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Uevents came faster than they were read, and some are lost."""
+    """Uevents came faster than they were read, so some are lost."""
 
 
 def open_uevent_socket() -> socket.socket:
-    """Subscribe to the kernel's own uevents. udev's copies (group 2) are left out, because any privileged process could send them.
+    """Subscribe to the kernel's own uevents. udev's copies (group 2) are not received, because any privileged process could send such
+    messages.
 
     Raises:
         UeventError: the kernel refuses.
@@ -145,7 +146,9 @@ def _is_of_interest(message: bytes) -> bool:
 
 @cache
 def _load_parser() -> type:
-    """Import the parser at the first uevent, without what the package itself imports: that is ten times as much, and has no uevents."""
+    """Import the parser at the first uevent, without the modules that the package itself imports. They are ten times as large and not
+    needed for uevents.
+    """
     spec = find_spec("pyroute2")
     assert spec is not None
     sys.modules.setdefault("pyroute2", module_from_spec(spec))

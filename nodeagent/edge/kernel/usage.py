@@ -9,7 +9,7 @@ from nodeagent.formats.kernel.pressure import PRESSURES
 
 
 class UsageText(Struct, frozen=True):
-    """Texts of two files of a cgroup. None means that the file can't be read, for instance because its controller is off."""
+    """Texts of two files of a cgroup. None means that a file can't be read, for instance because its controller is off."""
 
     cpu_stat: str | None
     numa_stat: str | None
@@ -51,7 +51,7 @@ def read_pressure(cgroup: str) -> PressureText:
 
 
 class JobUsageText(Struct, frozen=True):
-    """Texts for the report of a job. None means that the file can't be read."""
+    """Texts of files for the report of a job. None means that a file can't be read."""
 
     cgroup: UsageText
     memory_peak: str | None

@@ -1,1 +1,1 @@
-"""Output of the agent about itself: the metrics endpoint and the journal."""
+"""Output that the agent makes about itself: the metrics endpoint and the journal."""

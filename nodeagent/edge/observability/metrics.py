@@ -29,7 +29,7 @@ def render_metrics(snapshot: MetricsSnapshot, read: Mapping[Series, float], *, a
 
 
 class _UnsuffixedCounter(str):
-    """The type `counter`, disguised so that prometheus-client doesn't append `_total` to the metric's name."""
+    """Metric type `counter` under another class, so that prometheus-client doesn't append `_total` to the metric's name."""
 
     __slots__ = ()
 

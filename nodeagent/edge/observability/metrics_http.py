@@ -1,4 +1,4 @@
-"""HTTP pages of the metrics address: `/metrics`, and checks such as `/readyz`."""
+"""HTTP pages at the metrics address: `/metrics`, and checks such as `/readyz`."""
 
 from collections.abc import Callable, Mapping
 

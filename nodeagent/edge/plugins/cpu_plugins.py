@@ -1,6 +1,6 @@
 """The code of CPU plugins, found by entry points and called in a thread with a timeout. core/resources/cpu/plugins.py checks the answers.
 
-Imported only where plugins are configured.
+This module is imported only if plugins are configured.
 """
 
 import re
@@ -27,7 +27,7 @@ SECONDS = 1.0
 TURN_SECONDS = 1.0
 """Limit on the total time of all questions of a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Time of each question that doesn't count towards the turn's limit, because a loaded machine may run the thread that late."""
+"""Part of each question's time that doesn't count towards the turn's limit, because a loaded machine may run the thread that late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -38,12 +38,14 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""An answer, copied into a type whose methods aren't the plugin's code, or a failure."""
+"""Answer, copied into a type whose methods aren't the plugin's code, or a failure."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 
 class BoundedCode:
-    """Code of one plugin, called in its own thread. After a late answer the plugin is not asked again, as the thread may never return."""
+    """Code of one plugin, called in its own thread. After a late answer the plugin isn't called again, because the thread
+    may never return.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class BoundedCode:
 
     @property
     def held_off(self) -> str:
-        """Why the plugin is no longer asked. Empty if it still is."""
+        """Reason why the plugin is no longer called. Empty means that the plugin is called."""
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
@@ -174,7 +176,7 @@ def _get_message(err: BaseException) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Return the printable start of a text, as a plain str even if the text is of a subclass."""
+    """Return the beginning of a text, made printable, as a plain str even if the text's type is a subclass."""
     return printable(str.__getitem__(text, slice(_MOST_CHARACTERS)))
 
 
@@ -236,7 +238,7 @@ def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
 
 
 def _find_entry_point(name: str) -> EntryPoint | _Failure:
-    """Find the entry point of this name. Of several distributions with one name, the first on sys.path counts."""
+    """Find the entry point of this name. If several distributions have one, the first distribution on sys.path counts."""
     entries_of: dict[str, tuple[EntryPoint, ...]] = {}
     broken = []
     for distribution in distributions():

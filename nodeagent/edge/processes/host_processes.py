@@ -56,7 +56,7 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 def find_caller_pids() -> frozenset[int]:
     """Find this process, its callers (shell, sudo, session) and the other processes of its pipeline.
 
-    The program that started the session, such as sshd or cron, isn't included: it has another cgroup, or is pid 1.
+    The program that started the session, such as sshd or cron, isn't included, because it has another cgroup or is pid 1.
     """
     ours = {os.getpid()}
     with contextlib.suppress(OSError, psutil.Error):
@@ -106,7 +106,7 @@ class LastRun(Struct, frozen=True):
 
     cpu: int
     run_ns: int
-    """Nanoseconds that it has run since its start, on all CPUs."""
+    """Time that the thread has run since its start, on all CPUs, in nanoseconds."""
 
 
 def read_last_runs() -> dict[int, LastRun]:

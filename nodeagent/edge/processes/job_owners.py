@@ -1,4 +1,4 @@
-"""The processes that own jobs, each identified by a pidfd, because the kernel can give their pids to other processes."""
+"""Owners of jobs: processes that are identified by pidfds, because the kernel can give their pids to other processes."""
 
 import os
 import select
@@ -17,8 +17,8 @@ class OwnerError(NodeAgentError):
 class Owner:
     """Process that owns a job, identified by a pidfd until `close`.
 
-    Only the pidfd tells whether the process lives. /proc shows a process as a zombie, too, while its other threads run on after the main
-    one, or while one of them executes another program.
+    Only the pidfd shows whether the process lives. /proc also shows a process as a zombie if its main thread has ended while other threads
+    still run, or while one of them executes another program.
     """
 
     def __init__(self, pid: int, pidfd: int, start_ticks: int) -> None:
@@ -36,7 +36,7 @@ class Owner:
 
 
 def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
-    """Open a recorded process again. None means that the process has ended."""
+    """Open the process of a record again. None means that the process has ended."""
     try:
         owner = _open_process(pid)
     except OSError:
@@ -48,10 +48,10 @@ def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
 
 
 def open_caller(pid: int, uid: int) -> Owner:
-    """Open the process that asks for a job.
+    """Open the process that asks for a job. All user IDs of the process must be the user's.
 
-    All user ids of the process must be the user's, because a caller can pass its connection on and end, and another process can get its
-    pid. If that process has only the user's ids, the user may send signals to it anyway.
+    The reason is that a caller can pass its connection on and end, and another process can get its pid. If that process has only the user's
+    IDs, the user may send signals to it anyway.
 
     Raises:
         OwnerError: the process has ended, or has another user id.
@@ -97,12 +97,12 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Calls back when an owner has ended, or a time has passed."""
+    """Watch that calls back when an owner has ended, or when a certain time has passed."""
 
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
         self._seconds_left = seconds_left
-        """Returns the seconds until the next callback. None means that no time is set."""
+        """Function that returns the seconds until the next callback. None means that no time is set."""
         self._epoll = select.epoll()
         self._renewed = os.eventfd(0)
         weakref.finalize(self, os.close, self._renewed)
@@ -113,7 +113,7 @@ class OwnerWatch:
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def renew_time(self) -> None:
-        """Have `follow` ask again how many seconds are left."""
+        """Let `follow` ask again for the number of seconds until the next callback."""
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Client of the launcher's socket, with a connection that is kept from request to request.
+"""Client of the launcher's socket, which reuses one connection for its requests.
 
 Every request can be repeated after an error, because the launcher starts each id once, and keeps an exit status until the agent
 acknowledges it.
@@ -50,24 +50,25 @@ class LauncherError(NodeAgentError):
 
 
 class Changes(Struct, frozen=True):
-    """Changes of the launcher's list."""
+    """Changes of the launcher's list of runs."""
 
     statuses: tuple[RunStatus, ...]
     """New statuses, in any order."""
     gone: tuple[str, ...]
-    """IDs that the launcher has forgotten."""
+    """IDs of the runs that the launcher has forgotten."""
     token: str
     """Token for the next request. Empty if the launcher lists everything each time."""
     is_whole: bool
-    """Whether these are all statuses, whatever earlier answers had."""
+    """Whether `statuses` is the complete list, so that earlier answers no longer count."""
 
 
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
         self._kept: tuple[int, socket.socket] | None = None
-        """Connection for the next request, if an earlier one has left it, with the inode of the launcher's socket. It isn't used once the
-        socket is deleted or replaced, as nobody else could reach this launcher then.
+        """Connection for the next request, with the inode of the launcher's socket. None means that no earlier request has left a
+        connection. The connection isn't used after the socket was deleted or replaced, because no other client could reach this launcher
+        then.
         """
         self._subscription: socket.socket | None = None
         self._closed = False
@@ -76,7 +77,7 @@ class LauncherClient:
         return self._check_served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Start a container's process, and return after execve or the failure. An id that was started before only returns its status."""
+        """Start a container's process, and return after execve or its failure. If the ID was started before, only return its status."""
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
             raise self._make_refusal(answer)
@@ -87,7 +88,7 @@ class LauncherClient:
         return tuple(sorted(self.list_changes("").statuses, key=attrgetter("id")))
 
     def list_changes(self, since: str) -> Changes:
-        """List what has changed since an earlier answer, given by its token. "" asks for everything."""
+        """List the changes since an earlier answer, given by its token. With an empty token, list everything."""
         found: dict[str, RunStatus | None] = {}
         after, more, is_whole = "", True, False
         while more:
@@ -105,7 +106,7 @@ class LauncherClient:
         )
 
     def signal(self, run_id: str, signal: int) -> bool:
-        """Send a signal to the main process of a container. False means that the process has ended already."""
+        """Send a signal to the main process of a container. False means that the process has already ended."""
         return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
@@ -150,7 +151,7 @@ class LauncherClient:
         return results
 
     def events(self) -> Iterator[None]:
-        """Yield once when subscribed, and again after processes have ended, until `close`. Call `list` to see which.
+        """Yield once after subscribing, and again whenever processes have ended, until `close`. Call `list` to see which.
 
         Raises:
             LauncherError: the launcher has closed the connection, perhaps to execute a new version of itself.
@@ -198,7 +199,7 @@ class LauncherClient:
         return answer
 
     def _exchange(self, stream: socket.socket, request: bytes, inode: int) -> bytes:
-        """Send a request and return the answer, which is empty if the connection was closed. Otherwise the connection is kept."""
+        """Send a request and return the answer, and keep the connection. The answer is empty if the launcher has closed the connection."""
         try:
             stream.send(request)
             answer = stream.recv(protocol.MAX_ANSWER_BYTES)

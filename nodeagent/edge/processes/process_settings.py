@@ -1,4 +1,4 @@
-"""Settings of this process, which the command that it becomes inherits: address space, huge pages and scheduling."""
+"""Settings of this process that the command inherits when the process becomes the command: address space, huge pages and scheduling."""
 
 import ctypes
 import os
@@ -7,13 +7,13 @@ _POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 _ADDR_NO_RANDOMIZE = 0x0040000
 """Flag of personality(2)."""
 _UNCHANGED = 0xFFFFFFFF
-"""Argument of personality(2) that only asks."""
+"""Argument of personality(2) that only returns the present value."""
 _PR_SET_THP_DISABLE = 41
 """Operation of prctl(2)."""
 
 
 def stop_address_randomization() -> None:
-    """Let the command have the same addresses in each run.
+    """Switch off address space randomization for the command, so that it has the same addresses in each run.
 
     Raises:
         OSError: the kernel refuses it.
@@ -23,7 +23,7 @@ def stop_address_randomization() -> None:
 
 
 def stop_transparent_huge_pages() -> None:
-    """Let the command have no transparent huge pages.
+    """Switch off transparent huge pages for the command.
 
     Raises:
         OSError: the kernel refuses it.
@@ -36,7 +36,7 @@ def set_scheduler(text: str) -> None:
     """Set the scheduling policy, and its priority after a colon, such as `fifo:10`.
 
     Raises:
-        OSError: the user may not have it.
+        OSError: the user isn't allowed to use this policy or priority.
     """
     policy, _, priority = text.partition(":")
     os.sched_setscheduler(0, _POLICIES[policy], os.sched_param(int(priority or 0)))
@@ -46,7 +46,7 @@ def set_nice(value: int) -> None:
     """Set the nice value, -20 to 19.
 
     Raises:
-        OSError: the user may not lower it so far.
+        OSError: the user isn't allowed to lower the nice value so far.
     """
     os.setpriority(os.PRIO_PROCESS, 0, value)
 

@@ -35,7 +35,7 @@ def find_user_id(name: str) -> int | None:
 
 
 def name_user(user: int) -> str:
-    """Return the name of a user ID, or the number if it has no name."""
+    """Return the name of a user ID, or the number if the ID has no name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -81,27 +81,27 @@ class Answered(Struct, frozen=True):
     """Duration and result of one call."""
 
     method: str | None
-    """Name of the called method. None means that it is unknown in NRI."""
+    """Name of the called method. None means that NRI doesn't have this method."""
     took_seconds: float
-    """Time from reading the call until the answer was written."""
+    """Time in seconds from the receipt of the call to the end of writing the answer."""
     left_seconds: float
     """Time left before the runtime's timeout. A negative time means that the runtime has given up and drops the plugin."""
     code: int
-    """Status of the answer, a TtrpcCode."""
+    """Status of the answer (TtrpcCode)."""
 
 
 class Plugin(Protocol):
-    """Answers of a plugin, called in the thread of `NriConnection.serve`.
+    """Functions of a plugin, called in the thread of `NriConnection.serve`.
 
-    The argument `until` is the runtime's deadline in seconds of time.monotonic(). After a late answer the runtime drops the plugin for
-    good.
+    The argument `until` is the runtime's deadline in seconds of time.monotonic(). After a late answer, the runtime drops the plugin
+    permanently.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def index(self) -> int:
-        """Place in the order of plugins, 0 to 99."""
+        """Position in the order of plugins, 0 to 99."""
 
     @property
     def events(self) -> frozenset[Event]:
@@ -113,10 +113,10 @@ class Plugin(Protocol):
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
-        """Take note that the runtime is about to end, while its containers keep running."""
+        """React to the runtime's announcement that it is about to end, while its containers keep running."""
 
     def note(self, answered: Answered) -> None:
-        """Take note of an answer that has been sent."""
+        """React to an answer that was sent."""
 
 
 class _Phase(IntEnum):
@@ -141,7 +141,7 @@ class _NriCalls:
         """Timeout of calls that don't state one."""
         self._last_stream = 0
         self._listed = Synchronized()
-        """Pods and containers of the Synchronize calls so far."""
+        """Pods and containers listed by the Synchronize calls so far."""
 
     def answer(self, frame: TtrpcFrame, request: TtrpcRequest, until: float) -> TtrpcResponse:
         """Answer one call.
@@ -224,7 +224,7 @@ class NriConnection:
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the runtime has listed its containers, after which it calls the plugin."""
+        """Whether the runtime has listed its containers. After that, it calls the plugin for each event."""
         return self._calls.phase is _Phase.SYNCHRONIZED
 
     def serve(self) -> None:
@@ -379,7 +379,7 @@ class NriConnection:
 
 
 def _read_pieces(channel: socket.socket, pieces: "Queue[_Piece]") -> None:
-    """Read pieces until the end, with the time of arrival of each, even while a call is being answered."""
+    """Yield pieces until the end of the connection, each with its time of arrival. Pieces are also read while a call is being answered."""
     data = b"x"
     while data:
         try:

@@ -26,7 +26,7 @@ class ServiceManager:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._path = environment.get("NOTIFY_SOCKET", "")
-        """Path, or @ and the name of an abstract socket (unix(7))."""
+        """Path of the socket, or @ and the name of an abstract socket (unix(7))."""
         if self._path and not (self._path.startswith("/") or (self._path.startswith("@") and len(self._path) > 1)):
             raise NotifyError(
                 f"NOTIFY_SOCKET is '{self._path}', neither a path nor an abstract @name",
@@ -53,7 +53,7 @@ class ServiceManager:
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
     def notify_reloading(self) -> None:
-        """Announce that a reload begins, which `notify_ready` ends. systemd 253 needs the time of the message for Type=notify-reload."""
+        """Announce the begin of a reload, which `notify_ready` ends. For Type=notify-reload, systemd 253 needs the time of the message."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def notify_stopping(self, status: str) -> None:
@@ -91,5 +91,5 @@ def _read_watchdog_usec(environment: Mapping[str, str]) -> int | None:
 
 
 def _join_lines(text: str) -> str:
-    """Replace line breaks, which would begin another variable of the message."""
+    """Replace line breaks, which would otherwise begin another variable of the message."""
     return " ".join(text.split())

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = Path("/run/systemd/system.control")
-"""Directory of the drop-ins that `set-property --runtime` writes. Those of transient units are elsewhere."""
+"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are in another directory."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
@@ -36,7 +36,7 @@ ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_
 
 
 class UnitsError(NodeAgentError):
-    """systemd cannot be asked, refuses, or has not answered in time."""
+    """systemd can't be reached, refuses a request, or has not answered in time."""
 
 
 def read_units(
@@ -47,7 +47,7 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Read `cpuset.cpus` of the units at the top of the hierarchy and directly in some slices. Return the CPUs by cgroup path.
+    """Read `cpuset.cpus` of the top-level units, and of the units directly in some slices. Return the CPUs by cgroup path.
 
     Args:
         possible: CPUs of a unit whose `cpuset.cpus` is empty.
@@ -82,7 +82,7 @@ def _list_cgroups(directory: Path, *, may_be_gone: bool) -> list[str]:
 
 
 def _read_cpus(cgroup: Path) -> CpuSet | None:
-    """Read `cpuset.cpus` of a cgroup. None means that the cgroup is gone; an empty set means no restriction."""
+    """Read `cpuset.cpus` of a cgroup. None means that the cgroup is gone. An empty set means that its CPUs aren't restricted."""
     file = cgroup / "cpuset.cpus"
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
@@ -135,7 +135,7 @@ def clear_allowed_cpus(
 
 
 def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str, UnitProperties]:
-    """Return the properties of units by name. Units that don't exist have properties, too (LoadState=not-found).
+    """Return the properties of units by name. systemd also returns properties of units that don't exist (LoadState=not-found).
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -149,7 +149,7 @@ def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str
 
 
 def list_unit_names(systemctl: str = "systemctl") -> list[str]:
-    """Return the names of the units that are loaded or have a file.
+    """Return the names of the units that are loaded or have a unit file.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -207,7 +207,7 @@ def set_unit(
 
     Args:
         unit: the unit's name.
-        cpus: the CPUs. None leaves them unchanged. An empty set means all, but a running unit keeps its present CPUs (systemd #43846).
+        cpus: the CPUs. None means unchanged. An empty set means all CPUs, but a running unit keeps its present CPUs (systemd #43846).
         memory_nodes: the memory nodes, with the same rules.
         systemctl: the program to run.
 

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Limit on the bytes in addition to a message, such as frame headers, HTTP headers and settings."""
+"""Limit on the received bytes that don't belong to a message, such as frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
 """Connection timeout of calls without a deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""A DEADLINE_EXCEEDED that arrives this long before our deadline still means a late answer, because grpc-timeout is rounded."""
+"""Largest difference between the server's and our deadline. Because grpc-timeout is rounded, a DEADLINE_EXCEEDED may arrive this long
+before our deadline and still mean a late answer.
+"""
 
 
 class GrpcServerKind(Struct, frozen=True):
@@ -131,7 +133,7 @@ class GrpcClient:
         """Make a call and yield each message of the answer as it arrives, until the server ends the call with status OK.
 
         Raises:
-            GrpcError: the call ends in another way.
+            GrpcError: the call ends with another status, or the connection fails.
         """
         from h2.exceptions import H2Error  # noqa: PLC0415 - loaded with the connection
 
@@ -232,7 +234,7 @@ class GrpcClient:
             raise self._make_protocol_error("an answer to a part of the request")
 
     def _queue_request(self, stream: int) -> None:
-        """Give h2 as much of the request as a frame and the server's flow control window allow."""
+        """Pass to h2 as much of the request as a frame and the server's flow control window allow."""
         assert self._h2 is not None
         while self._unsent:
             size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))

@@ -1,4 +1,4 @@
-"""A gRPC server for unary calls, made with h2. Imported only where needed, because h2 takes megabytes."""
+"""A gRPC server for unary calls, based on h2. This module is imported only if needed, because h2 takes megabytes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -32,10 +32,10 @@ from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 MAX_REQUEST_BYTES = 4096
 """Limit on a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
 MAX_ANSWER_BYTES = 16 << 20
-"""Limit that clients of kubelet use (DefaultPodResourcesMaxMsgSize)."""
+"""Limit on an answer's message. kubelet's clients use the same limit (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Limit on the data sent at once, if the client's flow control windows are larger."""
+"""Limit on the data sent at once. It applies if the client's flow control windows are larger."""
 
 Method = Callable[[bytes], bytes]
 """Function that computes the answer's message from the request's message. A CallError becomes the status of the call."""
@@ -70,9 +70,9 @@ class GrpcConnection:
         self._h2.initiate_connection()
         self._bound = FrameBound(len(PREFACE))
         self._requests: dict[int, _Request] = {}
-        """Requests that are arriving, by stream."""
+        """Requests that have not arrived completely, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Unsent rest of each answer, by stream. The rest waits for the client's window."""
+        """Unsent rest of each answer, by stream. It can be sent once the client's flow control window has room."""
         self._has_begun = False
         self.is_over = False
 
@@ -195,7 +195,7 @@ def _decode(text: str | bytes) -> str:
 
 
 class GrpcServer:
-    """Server whose `attend` is given to `serving.Dialogue`."""
+    """gRPC server. Its method `attend` is meant for `serving.Dialogue`."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
     """Limits of a connection. Idle connections have no timeout."""

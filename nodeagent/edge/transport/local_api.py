@@ -1,4 +1,4 @@
-"""Dispatch of the local API's requests: who may ask for which operation, and the function that answers."""
+"""Dispatch of the local API's requests: which users may request an operation, and the function that answers it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -17,9 +17,9 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 Operation = Callable[[Mapping[str, Any]], Any]
 """Function from a request's arguments to a JSON value. A NodeAgentError becomes the error of the answer."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Operation with an answer that is awaited."""
+"""Asynchronous operation, whose answer is awaited."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
-"""Operation with an awaited answer that checks the caller's permission itself."""
+"""Asynchronous operation that checks the caller's permission itself."""
 
 _NEXT_STEPS = {
     Broken.BUG: "see `journalctl -u nodeagent`, and please report it",

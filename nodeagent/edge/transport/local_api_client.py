@@ -1,6 +1,6 @@
 """Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request.
 
-`job` loads this module at every start, so it imports little: of `socket` only its part in C.
+The module imports little, because `job` loads it at every start. Of `socket`, it imports only the part written in C.
 """
 
 from __future__ import annotations

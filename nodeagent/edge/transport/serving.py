@@ -1,7 +1,7 @@
-"""One thread that serves all sockets of the agent: exchanges (one request, one answer) and dialogues (many).
+"""One thread that serves all sockets of the agent: exchanges (one request and one answer per connection), and dialogues (many requests).
 
-Clients are dropped when they are too many or too slow. An answer may wait, but must not block the thread. Each protocol bounds the number
-of answers that wait.
+Clients are dropped if they are too many or too slow. An answer may wait, but must not block the thread. Each protocol limits the number of
+waiting answers.
 """
 
 import asyncio
@@ -60,9 +60,9 @@ class Dialogue(NamedTuple):
     """A protocol with many requests per connection. When there are too many connections, the oldest is closed."""
 
     bounds: Bounds
-    """Limits, of which `request_bytes` is the size of the reader's buffer."""
+    """Limits of a connection. `request_bytes` is the size of the reader's buffer."""
     attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-    """Serves one client until the client leaves. An OSError ends the connection, too."""
+    """Function that serves one client until the client leaves. An OSError ends the connection, too."""
 
 
 class ServingThread:
@@ -176,10 +176,10 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make room for a connection of a user, if necessary by dropping the slowest connection of the user who has the most.
+        """Make room for a connection of a user, if necessary by dropping the slowest connection of the user who has the most connections.
 
-        If the new client's user has the most, only a connection whose request is arriving is dropped. Return False if no connection can be
-        dropped.
+        If that is the new client's own user, only a connection whose request is still arriving is dropped. Return False if no connection
+        can be dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:

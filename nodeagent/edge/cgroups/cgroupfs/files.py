@@ -55,11 +55,11 @@ _HINTS = {
 
 CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
-"""ENODEV: the cgroup was removed after the file was opened."""
+"""Errors that mean a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
 _LINKS_OF_LEAF = 2
 """Links of a directory without directories in it: its name and `.`. Each directory in it would add its `..`."""
 _SMALL_BYTES = 4096
-"""The kernel returns a shorter file in one read."""
+"""Size of one read. The kernel returns any shorter file in one read."""
 
 
 def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
@@ -127,7 +127,7 @@ class CgroupFiles:
             raise make_error(f"read {file}", file, err) from err
 
     def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, str]:
-        """Read `cgroup.controllers` and some small files of one cgroup. The files of controllers that it doesn't have are left out."""
+        """Read `cgroup.controllers` and some small files of one cgroup. Files of controllers that the cgroup doesn't have are left out."""
         found: dict[str, str] = {}
         directory = os.path.join(self.root, path)  # noqa: PTH118 - as above
         try:
@@ -178,7 +178,7 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 
     def read_numbers(self, path: str, name: str) -> dict[str, int]:
-        """Read a flat keyed file, such as cgroup.events. A missing file has no keys."""
+        """Read a flat keyed file, such as cgroup.events, as numbers by key. A missing file has no keys."""
         return self.parse_numbers(path, name, self.read(path, name) or "")
 
     def parse_numbers(self, path: str, name: str, text: str) -> dict[str, int]:
@@ -201,6 +201,6 @@ class CgroupFiles:
 
 @lru_cache(maxsize=64)
 def _list_present(names: tuple[str, ...], controllers: str) -> tuple[str, ...]:
-    """Return the names of the files that a cgroup with these controllers has, besides `cgroup.controllers`."""
+    """Return the names of the files that a cgroup with these controllers has, in addition to `cgroup.controllers`."""
     prefixes = {"cgroup", *controllers.split()}
     return tuple(name for name in names if name[name.rfind("/") + 1 : name.find(".")] in prefixes)

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
 HELD_AT_ONCE = 512
-"""Limit on pidfds that are open at once, half of the default limit on open files."""
+"""Limit on pidfds that are open at the same time: half of the default limit on open files."""
 
 
 class CgroupProcesses:
@@ -35,7 +35,7 @@ class CgroupProcesses:
                     raise
 
     def find_misplaced(self, path: str) -> int | None:
-        """Return a process that is in a container's cgroup itself instead of its payload.
+        """Return a process that is directly in a container's cgroup instead of in its payload.
 
         The kernel allows such a process only while the payload has no processes, and then lets no process enter the payload.
         """
@@ -53,7 +53,7 @@ class CgroupProcesses:
         return own.union(*(self.list_threads(f"{path}/{child}") for child in self._files.list_children(path)))
 
     def list_cgroup_ids(self, path: str) -> frozenset[int]:
-        """List the ids of a cgroup and its descendants, as they appear in the kernel's trace events."""
+        """List the IDs of a cgroup and its descendants, as they appear in the kernel's trace events."""
         directory = self._files.root / path
         try:
             own = frozenset({directory.stat().st_ino})
@@ -72,7 +72,8 @@ class CgroupProcesses:
                 raise
 
     def terminate(self, path: str) -> None:
-        """Send SIGTERM to all processes of a cgroup and its descendants. Signal all others before raising an error.
+        """Send SIGTERM to all processes of a cgroup and its descendants. If a signal can't be sent, signal all others before raising the
+        error.
 
         A pid may be reused. A process therefore gets the signal by a pidfd, and only if its pid is still listed after the pidfd was opened.
         """
@@ -123,12 +124,12 @@ class CgroupProcesses:
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process into a container's cgroup. Return False if the process has ended.
 
-        If the process ends meanwhile, a new process with its pid may be moved instead. That process is moved back.
+        If the process ends during the move, a new process with the same pid may be moved instead, and is then moved back.
 
         Args:
             path: path of the container's cgroup, which has no other process.
             pid: id of the process.
-            is_alive: tells whether the process, and not another one with its pid, exists.
+            is_alive: tells whether this process, and not another process with its pid, exists.
         """
         if not is_alive() or not self._move_to_payload(path, pid):
             return False

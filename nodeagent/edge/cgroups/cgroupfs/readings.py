@@ -1,9 +1,9 @@
-"""Readings of the pods' cgroups that stay in use until a cgroup may have changed.
+"""Cached readings of the pods' cgroups, which are used until a cgroup may have changed.
 
-The kernel tells of a write to a file by another process, of a new, removed or emptied cgroup, and of a partition that it ends. It doesn't
-tell of effective CPUs and memory nodes that follow from a change elsewhere, nor of a thread's affinity. So a change of CPUs or memory nodes
-puts the cgroups below in doubt, too, and a change of a partition every cgroup that could have the partition's CPUs. For everything else,
-each cgroup is read again in rotation.
+The kernel reports a write to a file by another process, a new, removed or emptied cgroup, and a partition that it ends. It doesn't report
+effective CPUs and memory nodes that follow from a change elsewhere, nor a thread's affinity. After a change of CPUs or memory nodes, the
+cgroups below are therefore read again, too. After a change of a partition, every cgroup that could have the partition's CPUs is read again.
+For all other changes, each cgroup is read again in rotation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
@@ -22,7 +22,7 @@ _POD_LEVELS = 2
 
 
 class CgroupReadings:
-    """Cgroups below the pods' cgroup, each as of its last reading.
+    """Cgroups below the pods' cgroup, each as last read.
 
     Args:
         read: reads a cgroup by its path below the pods' cgroup. None means that it doesn't exist.
@@ -41,11 +41,11 @@ class CgroupReadings:
         self._rotation = Rotation()
 
     def doubt_all(self) -> None:
-        """Read every cgroup again at the next refresh."""
+        """Mark every cgroup to be read again at the next refresh."""
         self._in_doubt_below.add("")
 
     def doubt(self, path: str, file: str = "") -> None:
-        """Read a cgroup again at the next refresh, and all cgroups that the change of its file may affect.
+        """Mark a cgroup, and all cgroups that the change of its file may affect, to be read again at the next refresh.
 
         Args:
             path: path of a cgroup that was made, removed or changed.
@@ -63,7 +63,9 @@ class CgroupReadings:
             self._in_doubt.add(path)
 
     def doubt_containers(self) -> None:
-        """Read each container's cgroup with processes again at the next refresh. The kernel doesn't tell of a thread's affinity."""
+        """Mark each container's cgroup that has processes to be read again at the next refresh, because the kernel doesn't report a
+        thread's affinity.
+        """
         self._in_doubt.update(
             path
             for path, cgroup in self._known.items()
@@ -71,14 +73,15 @@ class CgroupReadings:
         )
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the cgroups in doubt again, and a part of the others. Unchanged readings stay the same objects, or the same mapping.
+        """Read the marked cgroups again, and a part of the others. Unchanged readings stay the same objects. If all are unchanged, so is
+        the mapping.
 
         Args:
             own: paths of the agent's directories that aren't pods (`burstable`, …).
             part: part of all cgroups that is read again anyway, 0 to 1.
 
         Raises:
-            CgroupError: a cgroup can't be read. It stays in doubt.
+            CgroupError: a cgroup can't be read. It stays marked.
         """
         known = dict(self._known)
         in_doubt = (*self._in_doubt, *self._in_doubt_below, *self._changed_cpusets)
@@ -143,7 +146,9 @@ class CgroupReadings:
         ]
 
     def _find_listed(self, path: str) -> CpuSet | None:
-        """Return the CPUs that a cgroup lists, or else the nearest cgroup above. None means that no managed cgroup lists any."""
+        """Return the CPUs that a cgroup lists. If it lists none, return those of the nearest ancestor that does. None means that no managed
+        cgroup lists any CPUs.
+        """
         while True:
             cgroup = self._known.get(path)
             cpus = None if cgroup is None else cgroup.get(Attribute.CPUSET_CPUS)
@@ -154,7 +159,7 @@ class CgroupReadings:
             path = path.rpartition("/")[0]
 
     def _read_below(self, top: str, own: frozenset[str], known: dict[str, ObservedCgroup]) -> bool:
-        """Read the cgroups below a cgroup that aren't known yet. Return whether there are any."""
+        """Read those cgroups below a cgroup that aren't known yet. Return whether there are any."""
         pending, found = [top], False
         while pending:
             above = pending.pop()

@@ -133,11 +133,11 @@ class CgroupTree:
         return self._readings.refresh(own, part)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold back the wake-ups that the agent's own writes would cause, one for each."""
+        """Context manager that suppresses the wake-ups which the agent's own writes would cause."""
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:
-        """Read a cgroup again next time, although the kernel reports no change of it."""
+        """Mark a cgroup to be read again next time, although the kernel reports no change of it."""
         self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:
@@ -387,8 +387,8 @@ class CgroupTree:
                 pass
 
     def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Return the wanted and the granted CPUs in comparable form. For a partition, only exclusive CPUs are wanted. For other cgroups,
-        their exclusive CPUs count as granted, because partitions below may have them.
+        """Return the wanted and the granted CPUs in a form in which they can be compared. For a partition, only exclusive CPUs are wanted.
+        For other cgroups, their exclusive CPUs count as granted, because partitions below may have them.
         """
         kind = self._files.read(path, Attribute.CPUSET_CPUS_PARTITION.value)
         name = Attribute.CPUSET_CPUS_EXCLUSIVE

@@ -1,4 +1,4 @@
-"""Watch of the pods' cgroups, which wakes the agent and says what has changed.
+"""Watch of the pods' cgroups, which wakes the agent and reports the changes.
 
 The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or gets empty, when a cgroup above gets other
 CPUs, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
-    """The kernel refuses to watch cgroups. The periodic scan still finds every change."""
+    """The kernel refuses to watch cgroups. Changes are still found by the periodic scan."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(
@@ -59,10 +59,10 @@ class CgroupWatch:
         self._watching: _Watching | None = None
 
     def renew(self, beside: Collection[str] = ()) -> None:
-        """Watch the cgroups that exist now. This is cheap, and needed again when systemd has recreated the pods' cgroup.
+        """Watch the cgroups that exist now. This is cheap. It is needed again after systemd has recreated the pods' cgroup.
 
         Args:
-            beside: absolute paths of other cgroups, whose creation alone is watched.
+            beside: absolute paths of other cgroups, of which only the creation is watched.
 
         Raises:
             CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
@@ -94,12 +94,14 @@ class CgroupWatch:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `take_changes` would return any change that is known already."""
+        """Whether `take_changes` would return any changes known by now."""
         return self._watching is None or self._watching.changes is None or bool(self._watching.changes)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold back the wake-ups of the agent's own writes, which `take_changes` returns before the end."""
+        """Context manager that suppresses the wake-ups of the agent's own writes. `take_changes` returns these writes before the context
+        ends.
+        """
         if self._watching is None:
             yield
             return
@@ -142,7 +144,7 @@ class _Watching:
         self.changes: set[tuple[str, str]] | None = None
         """Changes since `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names of interest outside of the pods' cgroups, by watch descriptor. The watch of a file reports an empty name."""
+        """Names to watch outside of the pods' cgroups, by watch descriptor. If a file is watched, its events have an empty name."""
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
