@@ -29,7 +29,7 @@ class Threshold(Struct, frozen=True):
     unit: str
     """Unit of the rate: `perMille`, `perSecond` or `times`."""
     most: int
-    """Largest rate of a clean run."""
+    """Largest rate that doesn't count as a disturbance."""
     amount_unit: str
     least: int
     """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
@@ -115,7 +115,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         ),
     }
 )
-"""Kinds of disturbances by stable name."""
+"""Threshold of each kind of disturbance, by the kind's stable name."""
 
 ESSENTIAL = "other-tasks"
 """Kind that must be measured for a verdict."""
@@ -165,7 +165,7 @@ def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
 
 
 def find_verdict(measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS) -> str:
-    """Return `clean`, `disturbed`, or `unknown` if nothing disturbed but other tasks couldn't be measured."""
+    """Return the verdict: `clean`, `disturbed`, or `unknown` if nothing disturbed but other tasks couldn't be measured."""
     if find_disturbances(measured, thresholds):
         return "disturbed"
     return "unknown" if measured.get(ESSENTIAL) is None else "clean"

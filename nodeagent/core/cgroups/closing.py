@@ -50,7 +50,7 @@ class Closing(Struct, frozen=True):
 def find_closings(
     config: Config, node: NodeRules, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
 ) -> dict[str, Closing]:
-    """Return the mechanism for each container with exclusive CPUs, by name. Empty without `hostIsolation`.
+    """Return the isolation of each container with exclusive CPUs, by the container's name. The result is empty without `hostIsolation`.
 
     Args:
         config: the configuration of the decision.

@@ -42,7 +42,7 @@ _ASKABLE = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CP
 
 
 class Kernel(Struct, frozen=True):
-    """Properties of the running kernel and machine that the desired cgroups depend on."""
+    """Properties of the running kernel and machine on which the desired cgroups depend."""
 
     page_bytes: int
     memory_nodes: NumaSet
@@ -51,8 +51,8 @@ class Kernel(Struct, frozen=True):
     extra_controllers: frozenset[str] = frozenset()
     """Controllers such as `pids` and `hugetlb` that the pods' cgroup has. They are enabled for accounting."""
     path_to_partitions: tuple[str, ...] = ()
-    """Cgroups above a pod's cgroup that must hand down a partition's CPUs, the topmost first. Empty means that the kernel has no remote
-    partitions (before 6.7).
+    """Cgroups above a pod's cgroup that must list a partition's CPUs in `cpuset.cpus.exclusive`, the topmost first. Empty means that the
+    kernel has no remote partitions (before 6.7).
     """
     limits_swap: bool = False
     """Whether cgroups have a swap limit. They don't if the kernel was built without swap accounting or booted with `swapaccount=0`."""
@@ -187,9 +187,10 @@ def desired_cgroups(
 def runtime_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
-    """Compute the desired values for a container runtime's containers, limited to the values that a runtime can be asked to set.
+    """Compute the desired values for a container runtime's containers, limited to the values that a runtime can set for the agent.
 
-    The runtime sets all other values as kubelet requests. Its containers have no payload cgroup with fallback CPUs, and no partitions.
+    The runtime sets all other values as kubelet requests. A runtime's containers have no payload cgroup with fallback CPUs, and no
+    partitions.
     """
     remote = replace(kernel, path_to_partitions=())
     found = {}
@@ -213,10 +214,10 @@ def _make_class_cgroup(
 def _make_pool_cgroups(
     node: NodeRules, kernel: Kernel, promises: Promises, controllers: frozenset[str], burstable_milli: int
 ) -> Iterator[DesiredCgroup]:
-    """Return the cgroups that hold the pooled pods.
+    """Return the cgroups above the pooled pods.
 
-    The fallbacks are those of a pod with one container that shares (`_make_pod_cgroups`). Below the payload, no cgroup has a cpuset.
-    Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
+    The fallback CPUs are those of a pod with one container in the shared pool (`_make_pod_cgroups`). Below the payload cgroup, no cgroup
+    has a cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
     """
     pool = shared_pool(node, promises, kernel.online)
     bounds = node.reserved | (default_set(promises) if node.placement.has_static_cpus else kernel.online)
@@ -243,7 +244,9 @@ def _make_pool_cgroups(
 def _make_pooled_cgroups(
     config: Config, kernel: Kernel, entry: PodEntry, controllers: frozenset[str], *, is_starved: bool
 ) -> tuple[DesiredCgroup, ...]:
-    """Return a pooled pod's cgroup and the cgroups of its containers. The pool's cgroup has their CPUs and memory nodes."""
+    """Return a pooled pod's cgroup and the cgroups of its containers. CPUs and memory nodes are set in the pool's cgroup, not in these
+    cgroups.
+    """
     limit = pod_cgroup_amounts(
         entry.pod, pod_level_resources=config.placement.gate("PodLevelResources")
     ).cpu_limit_milli
@@ -263,7 +266,7 @@ def _make_pooled_cgroups(
 def _make_cgroups_above_pods(
     kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]
 ) -> Iterator[DesiredCgroup]:
-    """Return the pods' cgroup and the cgroups above it, with the CPUs that each hands down to partitions (D27)."""
+    """Return the pods' cgroup and the cgroups above it. Each lists the CPUs of the partitions below it (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
         return
@@ -282,8 +285,8 @@ def _make_pod_cgroups(
 
     If all CPUs of a container go offline, the kernel falls back to the CPUs of its pod's cgroup and of its payload cgroup. Both exclude the
     CPUs of other pods. If all CPUs of the pod's cgroup went offline as well, the kernel would fall back to the parent's CPUs. The pod's
-    cgroup therefore also lists the reserved CPUs, which are never allocated. It keeps listing offline CPUs, so that no write is needed when
-    they go offline and return.
+    cgroup therefore also lists the reserved CPUs, which are never allocated. Offline CPUs stay listed, so that no write is needed when a
+    CPU goes offline and returns.
     """
     levels = {c.name: isolation(node, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
@@ -471,7 +474,7 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 def _is_unlimited_pod(
     config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
-    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (kubelet's rule for CFS quotas, D15)."""
+    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (D15, as kubelet does for CFS quotas)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]

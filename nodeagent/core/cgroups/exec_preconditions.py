@@ -1,7 +1,7 @@
-"""Preconditions of `exec`: whether a container has its promised CPUs now, and whether another process may enter its cgroup.
+"""Preconditions of `exec`: whether a container has its allocated CPUs now, and whether another process may enter the container's cgroup.
 
-A process that enters gets exactly the promised CPUs. Otherwise it can't enter. This module has no file access, so the caller passes the
-cgroups below the container's.
+A process that can't get exactly the allocated CPUs isn't let in. This module reads no files. The caller passes the names of the cgroups
+below the container's cgroup.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,9 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
 
 
 def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """Check that the init containers before a container have ended. The container may reuse their CPUs, even CPUs that are offline now."""
+    """Check that the init containers before a container have ended. The container may reuse an init container's CPUs, even CPUs that are
+    offline now.
+    """
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         cgroup = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
@@ -120,7 +122,7 @@ def _check_cgroup(
     observed: ObservedCgroups,
     used_below: Sequence[str] | None,
 ) -> Obstacle | None:
-    """Return an obstacle in the state of the cgroup. `used_below` is None if no process is going to enter the cgroup."""
+    """Return an obstacle in the state of the cgroup. `used_below` is None if the caller doesn't start a process in the cgroup."""
     want = next((w for w in desired if w.path == path), None)
     cgroup = observed.get(path)
     if is_pinned(path) and cgroup is None:
@@ -176,8 +178,8 @@ def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> Obstacl
 def _check_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs, because they haven't left yet or belong
-    to an init container.
+    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs. Such processes haven't left the CPUs yet,
+    or belong to an init container.
     """
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied

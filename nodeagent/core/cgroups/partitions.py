@@ -1,8 +1,9 @@
 """Cpuset partitions, which keep host processes off exclusive CPUs (D27): which cgroups are partitions, and the order of starts and ends.
 
-A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. These sets of sibling cgroups must not
-overlap, and no sibling's `cpuset.cpus` may lie within such a set. Partitions that end therefore go first, from the bottom up. For each, the
-partition ends before its CPUs are withdrawn. New partitions follow from the top down. This module knows neither pods nor the file system.
+A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Siblings must not have the same CPU in
+this file, and a sibling's `cpuset.cpus` must not lie within such a set. Old partitions therefore end before new partitions start.
+Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module knows neither pods
+nor the file system.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -112,7 +113,9 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
 
 
 def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """Hand CPUs down to partitions. Then start the partitions, including those that the kernel has invalidated."""
+    """List the CPUs in the cgroups above each partition. Then start the partitions, including partitions that the kernel has
+    invalidated.
+    """
     for want in desired:
         before_cpus = _find_handed_down_cpus(want, observed)
         if want.partition_cpus() - before_cpus:
@@ -128,7 +131,7 @@ def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 
 
 def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of populated cgroups whose partition has not started. The kernel may have refused to start it."""
+    """Return the CPUs of populated cgroups that should be partitions but aren't, for instance because the kernel has refused."""
     begin = (step for step in start_partitions(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 

@@ -5,15 +5,16 @@ The order guarantees that no exclusive CPU has two users at any moment:
 1. Remove empty cgroups that are no longer desired. Create new cgroups and enable controllers, from the top down. End partitions. Restore
    systemd units that are no longer pinned.
 2. Vacate CPUs. Freeze cgroups that have no CPU left. Then shrink exclusive cgroups, then pods' cgroups (they bound their containers'), then
-   all shared cgroups. A systemd unit vacates only CPUs that others are granted. It may start at any time, so it gets its exclusive CPUs in
-   the one write that also takes all others from it (step 3).
-3. Grant exclusive CPUs and write all other differences. Then write fallback CPUs, now that all others have left them. Then write limits, in
-   an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
+   all shared cgroups. A systemd unit vacates only CPUs that other cgroups are granted. The unit may start at any time. Therefore a single
+   write gives it the exclusive CPUs and takes all other CPUs from it (step 3).
+3. Grant exclusive CPUs and write all other differences. Then write fallback CPUs, because all other cgroups have left them by then. Then
+   write limits, in an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
 4. Thaw.
 
 If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit can't
-be written, neither must its pod's, nor a higher one of another container of the pod. Only differences are written, so an idle machine sees
-no write (kernel 6.1 resets a thread's own affinity on every cpuset write). Knows neither pods nor the file system.
+be written, the pod's limit must not be lowered, and no other container's limit in the pod may be raised. Only differences are written, so
+an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). This module uses neither pods nor the file
+system.
 """
 
 import math
@@ -124,7 +125,7 @@ class Plan(Struct, frozen=True):
     orphans: tuple[str, ...] = ()
     """Populated cgroups below the pods' cgroup that belong to no pod any more."""
     in_place: InPlace = MappingProxyType({})
-    """Cgroups that need no change."""
+    """Desired and observed values of the cgroups that need no change, by path."""
 
 
 def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: InPlace = MappingProxyType({})) -> Plan:
@@ -243,11 +244,11 @@ def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups)
 def _vacate_all(
     desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
 ) -> Iterator[Change]:
-    """Make every cgroup leave the CPUs that it should not have.
+    """Make every cgroup leave the CPUs that it shouldn't have.
 
-    Cgroups without a CPU to move to are frozen before anything moves. Exclusive cgroups come next. Otherwise one of them could still list a
-    CPU when its pod's cgroup gets the CPU, and would use it before it is granted. Pods' cgroups follow, because they bound their shared
-    containers, which may move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are then reduced, but not extended yet.
+    Cgroups without any CPU to move to are frozen before anything moves. Exclusive cgroups follow. If an exclusive cgroup still listed a CPU
+    when its pod's cgroup gets this CPU, its processes would use the CPU before the grant. Pods' cgroups are next. They bound their shared
+    containers, which may move to CPUs that the pod's cgroup lacks so far. At last, fallback CPUs are reduced. They are extended later.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
@@ -360,7 +361,7 @@ def _vacate(want: DesiredCgroup, cgroup: ObservedCgroup | None, cpus: CpuSet, ke
 def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
     """Whether another program moved an exclusive cgroup off all its CPUs. The cgroup is frozen while it moves back.
 
-    A pinned unit is not frozen, because systemd's clients would see that state.
+    A pinned unit is not frozen, because clients of systemd would see the frozen state.
     """
     if is_pinned(want.path):
         return False
@@ -400,7 +401,7 @@ def _write_differences(
 
 
 def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Extend the fallback CPUs, once all other cgroups have left them."""
+    """Extend the fallback CPUs, after all other cgroups have left these CPUs."""
     for want in desired:
         cgroup, value = observed.get(want.path), want.fallback_cpus()
         before = cgroup.get(Attribute.FALLBACK_CPUS) if cgroup else None
@@ -429,7 +430,9 @@ def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -
 
 
 def _grants_explicitly(cgroup: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has these CPUs because it lists them, not because the kernel falls back to the parent's CPUs."""
+    """Whether a cpuset has these CPUs because it lists them. Without listed CPUs that are online, the kernel falls back to the parent's
+    CPUs.
+    """
     return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(cgroup) >= cpus)
 
 
@@ -443,7 +446,7 @@ def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterat
 
 
 def _find_usable_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs on which processes of a cgroup may run now, including a process that enters the cgroup at this moment.
+    """Return the CPUs on which processes of a cgroup may run now, including a process that enters the cgroup just now.
 
     In a frozen cgroup, no process runs. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
     """

@@ -17,6 +17,8 @@ def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int
 
 
 def first_nearby(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Find the first amount that fits. The nearest amounts are tried one by one, because fewer devices may be on other NUMA nodes."""
+    """Find the first amount that fits. The nearest amounts are tried one by one, because a smaller amount doesn't always fit: fewer devices
+    may be on other NUMA nodes.
+    """
     nearest = next((amount for amount in amounts[:NEAREST] if fits(amount)), None)
     return first_by_halving(amounts[NEAREST:], fits) if nearest is None else nearest

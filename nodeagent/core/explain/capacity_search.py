@@ -14,7 +14,7 @@ MAX_COPIES = 10_000
 
 
 class Capacity(Struct, frozen=True):
-    """Number of copies of all the pods that the node can admit."""
+    """Number of complete copies of the pods that the node can admit."""
 
     copies: int
     after: WhatIf

@@ -53,13 +53,13 @@ class Verdict(enum.StrEnum):
     FARTHER = "farther apart"
     """The distances within the set are longer than within the winner (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """A smaller share of the nodes is allocated than of the winner's (KEP-6007)."""
+    """A smaller share of the set is allocated than of the winner (KEP-6007)."""
     MORE_ALLOCATED = "more allocated"
-    """A larger share of the nodes is allocated than of the winner's (KEP-6007)."""
+    """A larger share of the set is allocated than of the winner (KEP-6007)."""
     HIGHER = "higher number"
-    """The set equals the winner otherwise, but has higher node IDs."""
+    """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all resources, and the set's size ranks lower than the winner's (`non_preferred_rank`)."""
+    """No set is preferred by all resources. The size of this set ranks lower than the size of the winner (`non_preferred_rank`)."""
 
 
 class Candidate(Struct, frozen=True):
@@ -81,7 +81,7 @@ class MergeTrace(Struct, frozen=True):
     candidates: tuple[Candidate, ...]
     """Candidates in ascending order of the number of nodes, then of the mask."""
     all_sets: bool
-    """Whether the candidates include every set that at least one resource offers."""
+    """Whether the candidates include every set that at least one resource can use."""
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts."""
     instead_of: NumaSet | None = None
@@ -166,7 +166,7 @@ def _find_opinion(hints: Hints, mask: NumaMask) -> Opinion:
 
 
 class _SetJudge:
-    """Finds the reason why a set lost against the winner of one merge."""
+    """Search for the reasons why sets lost against the winner of one merge."""
 
     def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: NumaMask | None) -> None:
         self._managers = managers

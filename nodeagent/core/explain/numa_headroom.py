@@ -19,7 +19,7 @@ class NodeHeadroom(Struct, frozen=True):
 
     id: int
     parts: tuple[Struct, ...]
-    """Free amounts, each in its resource's own type."""
+    """Free amounts. Each resource has a type of its own for them."""
 
     def of(self, kind: type[H]) -> H:
         """Return the free amounts of this type."""

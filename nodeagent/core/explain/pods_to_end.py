@@ -1,6 +1,5 @@
-"""Search for pods that would make room for a refused pod by ending: as few pods as possible, and pods with small holdings.
-
-The search is limited by the budget of trials.
+"""Search for pods whose end would make room for a refused pod. The result has as few pods as possible, with small holdings. The number of
+trial decisions is limited.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,7 +72,7 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
 
 
 def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Take the largest pods until they are sufficient, then leave out unneeded pods. The result begins with the largest pod."""
+    """Add pods, the largest first, until they are sufficient. Then leave out unneeded pods. The result begins with the largest pod."""
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
         return None

@@ -1,6 +1,6 @@
 """The smallest changes that would admit a refused pod: smaller requests, other rules, other pods that end.
 
-A trial decision has admitted the pod with each of these changes. The texts for users are in views/.
+Each change is verified by a trial decision that admits the pod. The texts for users are in views/.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
-    """The changes that were found, and whether there may be other changes."""
+    """Changes that were found, and whether the search was complete."""
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True

@@ -63,7 +63,7 @@ class _Search(Struct, frozen=True):
         return self.attempts.admits(self.pod_with(amount))
 
     def find_smaller(self) -> int | None:
-        """Find the largest amount below the request."""
+        """Find the largest sufficient amount below the request."""
         found = next(filter(None, (each.list_smaller(self.sought) for each in _explainers(self.attempts))), None)
         smaller = found or SmallerAmounts(range(self.sought.bounded - 1, -1, -1), NEAREST)
         nearest = next((amount for amount in smaller.amounts[: smaller.one_by_one] if self.fits(amount)), None)
@@ -83,7 +83,7 @@ class _Search(Struct, frozen=True):
         return None
 
     def find_larger(self) -> int | None:
-        """Find the smallest amount above the request."""
+        """Find the smallest sufficient amount above the request."""
         amounts = chain.from_iterable(each.list_larger(self.sought) for each in _explainers(self.attempts))
         return next(filter(self.fits, amounts), None)
 
@@ -215,7 +215,7 @@ def _make_remedy(before: Pod, after: Pod) -> Remedy:
 
 
 class _AmountGroup(Struct, frozen=True):
-    """Amounts that change together: of one container, of the pod as a whole, or of all containers above a limit."""
+    """Amounts that change together: all amounts of one container, all pod-level amounts, or the amounts of all containers above a limit."""
 
     asked: dict[str, int]
     least: dict[str, int]
@@ -301,8 +301,8 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
 
 
 def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) -> Iterator[dict[str, int]]:
-    """Yield small amounts of memory to combine with CPUs: for each number of NUMA nodes up to the request's, the least memory that needs
-    as many nodes.
+    """Yield small amounts of memory to combine with CPUs. For each number of NUMA nodes up to the request's number, yield the least memory
+    that needs so many nodes.
     """
     least = {name: part.least[name] for name in rest}
     for name in rest:

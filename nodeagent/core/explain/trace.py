@@ -23,7 +23,7 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Allocation of a resource that has no explainer, described in the words of its kind."""
+    """Allocation of a resource that has no explainer. The resource kind describes it by a text."""
 
     container: str | None
     resource: str
@@ -58,7 +58,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
 
 
 def _observe(managers: Managers, events: list[_Event]) -> Managers:
-    """Return the managers with observers that collect events. The events of an abandoned trial are removed."""
+    """Return the managers with observers that add events to `events`. The events of an abandoned trial are removed."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):

@@ -24,11 +24,11 @@ class InterruptRequest(Struct, frozen=True):
     cpus: CpuSet
     """Exclusive CPUs of the container. A container without exclusive CPUs gets no interrupts."""
     is_asked: bool = True
-    """Whether an annotation requests the interrupts. Otherwise the container gets them because the device is allocated to it."""
+    """Whether an annotation requests the interrupts. False means that the container gets them because the device is allocated to it."""
 
 
 class InterruptOwners(Struct, frozen=True):
-    """Result of all requests for interrupts. Each interrupt goes to the first request for it."""
+    """Interrupts of each owner. Each interrupt goes to the first request for it."""
 
     holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()

@@ -32,7 +32,9 @@ class SettingKind(enum.StrEnum):
     number.
     """
     WORKQUEUE = "workqueue"
-    """CPUs of the kernel's unbound workqueues. The name is empty. Each workqueue uses only the CPUs that are also in its own mask."""
+    """CPUs of the kernel's unbound workqueues. The setting's name is empty. Each workqueue uses only the CPUs that are also in its own
+    mask.
+    """
     THREAD = "thread"
     """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's id and its start in clock ticks since boot
     (`45@1234`).
@@ -42,8 +44,8 @@ class SettingKind(enum.StrEnum):
     for its next start.
     """
     IDLE_LATENCY = "idle-latency"
-    """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number, and the value is the
-    kernel's text: `0` is no limit, and `n/a` is no idle state at all.
+    """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number. The value is the kernel's
+    text, where `0` means no limit and `n/a` means no idle state at all.
     """
     GOVERNOR = "governor"
     """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have the setting."""
@@ -51,9 +53,9 @@ class SettingKind(enum.StrEnum):
     """Lowest frequency of one CPU in kHz. The name is the CPU's number. CPUs with a common frequency don't have the setting."""
     MAX_FREQUENCY = "max-frequency"
     BOOST = "boost"
-    """Whether one CPU may exceed its nominal frequency, `1` or `0`. The name is the CPU's number."""
+    """Permission of one CPU to exceed its nominal frequency, `1` or `0`. The name is the CPU's number."""
     MACHINE_BOOST = "machine-boost"
-    """Boost of all CPUs. The name is the file's: `cpufreq/boost`, or `intel_pstate/no_turbo`, whose `1` means no boost."""
+    """Boost of all CPUs. The name is the name of the file: `cpufreq/boost`, or `intel_pstate/no_turbo`, where `1` means no boost."""
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -65,9 +67,9 @@ OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingK
 """Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
 
 OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY, SettingKind.BOOST})
-"""Settings of a frequency policy, which may belong to several CPUs."""
+"""Settings of a cpufreq policy, which may belong to several CPUs."""
 OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
-"""Settings that belong to one CPU, and are requested for it."""
+"""Settings that belong to one CPU, and are requested for this CPU."""
 OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
 """Settings whose file shows the limit in effect. This is the nearest frequency that the CPU has, or a stricter limit of the kernel, for
 instance because of heat. The file therefore doesn't show whether another program has written it.
@@ -76,7 +78,7 @@ WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
 """Settings whose values are the kernel's texts and name no CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
-"""Settings that may be missing for a while, such as those of an offline CPU, and keep their values."""
+"""Settings that may be missing for a while, for instance while their CPU is offline. They keep their values."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
@@ -91,9 +93,12 @@ class Change(Struct, Generic[_V], frozen=True):
     before: _V
     """Original value, to be restored. For the thread of an interrupt, an empty set means the interrupt's affinity."""
     ours: tuple[_V, ...]
-    """Values that the setting may have because of the agent. A crash may leave any of them. The last value is the one found or written
-    last. irqbalance doesn't show whether it has accepted a value. Until that is known, the last value is one that irqbalance doesn't
-    show. For a kernel thread, these are the affinities that the kernel may remember, or all CPUs if it may remember none.
+    """Values that the setting may have because of the agent. After a crash, any of them is possible. The last value is the one that was
+    found or written last.
+
+    irqbalance doesn't show whether it has accepted a value. Until irqbalance shows the value, the last value in this tuple differs from the
+    shown one. For a kernel thread, these are the affinities that the kernel may remember. If the kernel may remember none, they are all
+    CPUs.
     """
     instance: int | None = None
     """Identity of the interrupt or interface (see `Facts.instance`)."""
@@ -103,7 +108,7 @@ class Change(Struct, Generic[_V], frozen=True):
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: _V) -> bool:
-        """Whether the agent found or wrote this value. After a write, the previous value no longer counts."""
+        """Whether the agent found or wrote this value last. After a write, the previous value no longer counts."""
         return now in self.ours
 
     @property
@@ -111,7 +116,9 @@ class Change(Struct, Generic[_V], frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: _V) -> bool:
-        """Whether the wanted value needs no write. systemd may still apply an older value if the call for it got no answer."""
+        """Whether the setting needs no write to get the wanted value. If systemd hasn't answered a call yet, it may still apply an older
+        value.
+        """
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
     @property
@@ -138,13 +145,13 @@ Record = Mapping[Setting, Change[Any]]
 """Record of each setting that differs from the value to restore.
 
 While the default affinity of new interrupts is changed, the record also has every existing interrupt. An interrupt missing from the record
-is newer, and is restored to the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel
+is then newer. It gets the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel
 thread.
 """
 
 
 def assume_restored(record: Record) -> Record:
-    """Return the record for the case that another process has restored settings: every setting may be back at its original value."""
+    """Return the record after another process may have restored settings. Every setting may then have its original value again."""
     return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
@@ -159,7 +166,7 @@ class HostPlan(Struct, frozen=True):
     kernel threads.
     """
     unread: frozenset[Setting] = frozenset()
-    """Settings that couldn't be read. Their records stay unchanged."""
+    """Settings that couldn't be read. The records of these settings stay unchanged."""
     offline: CpuSet = CpuSet()
     """CPUs that may be missing from the affinity that a kernel thread shows after a write."""
 
@@ -192,7 +199,7 @@ class HostPlan(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """The CPUs of the machine."""
+    """Sets of CPUs of the machine."""
 
     possible: CpuSet
     """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
@@ -201,14 +208,14 @@ class Cpus(Struct, frozen=True):
     stay unchanged.
     """
     hidden: CpuSet = CpuSet()
-    """CPUs that a kernel thread can't be given, because they are offline or in a cpuset partition."""
+    """CPUs that the kernel refuses for a kernel thread, because they are offline or in a cpuset partition."""
     offline: CpuSet = CpuSet()
     partitioned: CpuSet = CpuSet()
     """CPUs to avoid that are in a partition or soon will be. The kernel itself moves its threads off these CPUs."""
     was_hidden: CpuSet = CpuSet()
     """CPUs that were hidden at some time since the last scan. A kernel thread's affinity may still lack them."""
     nodes: tuple[CpuSet, ...] = ()
-    """CPUs of each NUMA node, including offline ones. The kernel gives them to threads that work for the node."""
+    """CPUs of each NUMA node, including offline ones. The kernel gives the node's CPUs to threads that work for this node."""
     uevents: int = 0
     """Number of device events that the kernel has sent. If the number changes between two scans, CPUs may have gone offline
     and returned.
@@ -354,8 +361,8 @@ def _decide_interrupt_thread(
 ) -> _Decision[CpuSet]:
     """Decide on a kernel thread, including one that handles an interrupt.
 
-    The thread of an interrupt may use all CPUs until the first interrupt, and then follows the interrupt's affinity. Another program's
-    value would last only until the interrupt moves, so it is not preserved.
+    The thread of an interrupt may use all CPUs until the first interrupt. Afterwards it follows the interrupt's affinity. A value set by
+    another program isn't preserved, because it would last only until the interrupt moves.
     """
     if not follows:
         return _decide_thread(known, now, avoided, cpus)
@@ -373,13 +380,13 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
     """Decide on a kernel thread, whether or not it handles an interrupt.
 
     The kernel remembers the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from
-    this affinity. If none is left, the thread may use all CPUs outside of partitions. So a restricted thread is written once, and the
-    kernel itself keeps it off partitions and restores it.
+    this affinity. If none is left, the thread may use all CPUs outside of partitions. So one write of the affinity is enough: the kernel
+    itself keeps the thread off partitions, and restores the affinity later.
 
     There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the written affinity. When a CPU comes
     online, threads that work for a NUMA node get the node's CPUs, even those in a partition (kcompactd_cpu_online in mm/compaction.c). A
-    thread with a wrong affinity is written again as soon as the kernel accepts the value. Older kernels (6.1) drop CPUs that are offline at
-    the write (cpuset_cpus_allowed), so the thread is written again when these CPUs return.
+    wrong affinity is corrected as soon as the kernel accepts the value. Older kernels (6.1) drop CPUs that are offline at the write
+    (cpuset_cpus_allowed), so the affinity is written again when these CPUs return.
     """
     before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
@@ -405,7 +412,7 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
 
 
 def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
-    """Return the affinities that a thread may show after a write."""
+    """Return the affinities that a thread may show after the write of an affinity."""
     return _put_last((written - offline or written,), written)
 
 
@@ -482,8 +489,8 @@ def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> C
 def _list_possible_values(kind: SettingKind, known: Change[CpuSet] | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return the values that a setting may have.
 
-    A kernel setting has the value that it shows. A service's setting may have any value that was sent, until the last value is seen.
-    systemd may apply any of the sent values until it has answered.
+    A kernel setting has the value that it shows. A setting of a service may have any of the values sent to the service, until the service
+    shows the last one. systemd may apply any of these values until it has answered.
     """
     if known is None or kind not in OF_SERVICES:
         return (now,)

@@ -1,7 +1,7 @@
 """The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module uses no metrics library.
 
-Labels have closed sets of values: a value that isn't listed counts as `other`. Only `nodeagent_container_info` and the counters of
-containers with exclusive CPUs have label values from pods, and their series are removed with the pod.
+Labels have fixed sets of values, and any other value counts as `other`. Only `nodeagent_container_info` and the counters of containers with
+exclusive CPUs have label values from pods, and their series are removed with the pod.
 """
 
 import errno

@@ -56,7 +56,7 @@ class MetricTotals(Struct):
                 self._counters[delta.series] = self._counters.get(delta.series, 0) + delta.amount
 
     def count(self, name: str, *values: str, amount: int = 1) -> None:
-        """Add to one of the agent's own counters. A label value outside of its closed set counts as `other`."""
+        """Add to one of the agent's own counters. A label value that isn't listed for the label counts as `other`."""
         spec = _SPECS[name]
         wanted = make_series(spec, *values)
         if wanted not in self._counters:
@@ -64,7 +64,7 @@ class MetricTotals(Struct):
         self._counters[wanted] += amount
 
     def observe(self, name: str, value: float) -> None:
-        """Add an observation to a histogram, in the unit at the end of the metric's name."""
+        """Add an observation to a histogram, in the unit that ends the metric's name."""
         histogram = self._histograms[name]
         histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
         histogram.total += value

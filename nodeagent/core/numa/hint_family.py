@@ -13,7 +13,7 @@ MAX_LISTED_NODES = 5
 """Largest number of NUMA nodes with which hints are listed. They have at most 31 sets, and merging these takes no longer than a search."""
 
 MAX_STEPS = 20_000
-"""Limit on the steps of one merge, or of one choice of nodes: some hundredths of a second."""
+"""Limit on the steps of one merge, or of one choice of nodes. They take some hundredths of a second."""
 
 
 class HintFamily(Struct, frozen=True):
@@ -23,7 +23,7 @@ class HintFamily(Struct, frozen=True):
     preferred_count: int
     """Number of nodes with which a set of the cover is preferred."""
     sockets: tuple[NumaMask, ...] = ()
-    """Nodes of each socket, if `preferred_sockets` is given."""
+    """Nodes of each socket. Empty if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
     """Number of sockets with which a set of the cover is preferred, too. None means that sockets don't count."""
 
@@ -81,11 +81,10 @@ def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
 
 
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
-    """Merge one hint from each list or family into the best hint, under the policies best-effort and restricted.
+    """Merge one hint from each list or family into the best hint, under policy best-effort or restricted.
 
-    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed: restricted then refuses the pod, and
-    best-effort uses another hint. A hint that isn't preferred may then have higher nodes than another hint of the same size
-    (node_search.py).
+    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed. Policy restricted then refuses the pod,
+    and best-effort uses another hint. A hint that isn't preferred may then have higher node IDs than necessary (node_search.py).
     """
     preferred = _find_best_preferred(rules, lists, steps)
     if preferred is not None:
@@ -143,8 +142,8 @@ def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily],
 
 
 def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Return the best mask in the order of `hints.merge`: first masks of the size to which every list can be narrowed, then smaller, then
-    larger ones.
+    """Return the best mask in the order of `hints.merge`. Masks of the size to which every list can be narrowed come first, then smaller
+    ones, then larger ones.
     """
     fewest = {
         each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))

@@ -119,7 +119,7 @@ def wanted_count(lists: Iterable[HintList]) -> int:
 def non_preferred_rank(
     rules: MergeRules, wanted: int, rank_set: SetRank | None = None
 ) -> Callable[[NumaMask], tuple[int, int, Fitness]]:
-    """Return a rank of masks: first masks of the wanted size, then smaller ones (the largest first), then larger ones."""
+    """Return a rank of masks: masks of the wanted size first, then smaller masks (the largest first), then larger masks."""
     fit = fitness(rules, rank_set)
 
     def rank(mask: NumaMask) -> tuple[int, int, Fitness]:
@@ -132,8 +132,8 @@ def non_preferred_rank(
 
 
 def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[NumaMask], Fitness]:
-    """Return a rank of masks, lowest first: masks with fewer nodes, then with closer nodes if distances count, then by `rank_set`, then
-    with lower nodes.
+    """Return a rank of masks, lowest first: by the number of nodes, then by distance if distances count, then by `rank_set`, then by node
+    IDs.
     """
     distances = None if rules.single_node else rules.distances
 
@@ -149,8 +149,8 @@ def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[Num
 
 
 def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
-    """Compare single nodes one after the other in ascending order. Preferences between two nodes need not be transitive, so the order
-    matters.
+    """Choose one of several single nodes, by comparing them one after the other in ascending order. Preferences between two nodes need not
+    be transitive, so the order matters.
     """
     best: NumaMask | None = None
     for mask in sorted(masks, key=lambda mask: (mask.bit_count(), mask)):

@@ -1,9 +1,9 @@
-"""Search for sets of NUMA nodes with enough resources, without listing all sets. Works on masks and amounts.
+"""Search for sets of NUMA nodes with enough resources, without listing all sets.
 
-The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* asks which sets of nodes can be
-left over when every other node is given up by at least one of several covers. The search decides on each node from the highest ID down. It
-first tries to leave the node out, so that results come in ascending order of their masks. Three techniques keep the search short: bounds on
-the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
+The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* takes one set from each of
+several covers, and asks which sets of nodes can be the intersection. The search decides on each node from the highest ID down. It first
+tries to leave the node out, so that results come in ascending order of their masks. Three techniques keep the search short: bounds on the
+amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -68,11 +68,11 @@ class Cover(Struct, frozen=True):
         return self.has_right_nodes(mask) and self.has(mask)
 
     def has_right_nodes(self, mask: NumaMask) -> bool:
-        """Tell whether the set is within the universe, contains the forced nodes and is large enough, whatever the amounts."""
+        """Tell whether the set is within the universe, contains the forced nodes and has enough nodes. Amounts don't count here."""
         return not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least
 
     def sum_up(self, nodes: Sequence[int], number: int) -> list[int]:
-        """Return the sum of one amount for each set of these nodes, by the set's index (hint_table.py)."""
+        """Return the sum of one amount for each set of these nodes. The position in the list is the set's index (hint_table.py)."""
         amounts = dict(self.amounts)
         sums = [0]
         for node in nodes:
@@ -81,12 +81,12 @@ class Cover(Struct, frozen=True):
         return sums
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Return the cover within a smaller universe and with more forced nodes."""
+        """Return the cover limited to a smaller universe, and with more forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on the number of nodes: for each amount alone, the fewest nodes that could provide it."""
+        """Return a lower bound on the number of nodes: the fewest nodes that have enough of each single resource."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -123,7 +123,8 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the best set of exactly `count` nodes in the cover. Closer nodes are better if distances are given, then lower masks.
+    """Find the best set of exactly `count` nodes in the cover. If distances are given, closer nodes are better. Otherwise, and among
+    equally close nodes, lower masks are better.
 
     Args:
         cover: the cover that contains the set.
@@ -146,7 +147,7 @@ def fittest_cover(
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set with the fewest nodes. If there are several such sets, find the set with the lowest mask."""
+    """Find the set with the fewest nodes. Among sets with equally many nodes, the lowest mask is chosen."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:
@@ -157,10 +158,10 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that remain if one set is taken from each cover and all sets are intersected.
+    """Find the best `count` nodes of `universe` that are the intersection of one set from each cover.
 
-    Every other node is missing from at least one set, whose cover gives this node up. Covers may repeat. No cover may be empty, and the
-    universe of each cover must contain `universe`.
+    Every other node is missing from at least one set. The same cover may be given several times. No cover may be empty, and the universe of
+    each cover must contain `universe`.
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
@@ -263,7 +264,7 @@ def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
 
 
 class _CoverProblem:
-    """Search problem for a cover. A state holds the amounts that are still missing."""
+    """Search problem of a cover. A state has the amounts that are still missing."""
 
     def __init__(
         self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]
@@ -295,8 +296,8 @@ class _CoverProblem:
 
 
 class _RemainderProblem:
-    """Search problem for a remainder. One cover gives up each node that is left out. A state holds the nodes and amounts that each cover
-    can still spare.
+    """Search problem of a remainder. For each node that is left out, one cover has a set without it. A state has the nodes and amounts that
+    each cover can still do without.
     """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:

@@ -49,7 +49,7 @@ class Scope(enum.StrEnum):
 
 
 class Strategy(enum.StrEnum):
-    """Values of `numa-allocation-strategy` that change a decision."""
+    """Values of `numa-allocation-strategy` that influence decisions."""
 
     LEAST_ALLOCATED = "least-allocated"
     MOST_ALLOCATED = "most-allocated"
@@ -62,13 +62,13 @@ class TopologyManager(Struct, frozen=True):
     prefer_most_allocated: bool = False
     """Whether the node with more allocated resources wins when two single nodes are compared."""
     strategy: Strategy | None = None
-    """Rule for choosing among equally good sets of nodes by their score. None means by node numbers."""
+    """Rule for choosing among equally good sets of nodes by score. None means that node IDs decide."""
     score_weights: tuple[tuple[str, int], ...] = ()
     """Weights of scores, by the name of a list of hints. Lists that aren't named have the weight 1."""
     prefer_cpus_node: bool = False
     """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
     same_nodes: bool = False
-    """Whether a set of nodes for both CPUs and memory replaces a merge's result that lacks one of them (sameNumaNodes)."""
+    """Whether a set of nodes for both CPUs and memory may replace the merged result (sameNumaNodes)."""
     spread_pages: bool = False
     """Whether a container's memory is spread over nodes as its CPUs are, if it has huge pages (spreadHugePages)."""
 
@@ -146,7 +146,7 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """Configured limit on NUMA nodes. None means that the text isn't a valid number."""
+    """Configured limit on NUMA nodes. None means that the configured text isn't a valid number."""
     prefer_most_allocated: bool = False
     strategy: Strategy | None = None
     score_weights: tuple[tuple[str, int], ...] = ()
