@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """CPUs and memory nodes that the environment of the container's first process names."""
+    """CPUs and memory nodes for the environment variables of the container's first process."""
 
 
 class Terminate(Struct, frozen=True):
@@ -42,13 +42,13 @@ class KillCgroup(Struct, frozen=True):
 
 
 class KillMain(Struct, frozen=True):
-    """Send SIGKILL to a main process that has left its container's cgroup."""
+    """Send SIGKILL to a main process that has left the cgroup of its container."""
 
     run_id: str
 
 
 class Forget(Struct, frozen=True):
-    """Let the launcher forget these runs. Their ends are in the saved state, or no longer needed."""
+    """Let the launcher forget these runs, because their ends are in the saved state or no longer needed."""
 
     run_ids: tuple[str, ...]
 
@@ -104,9 +104,8 @@ def list_actions(
 
 
 def find_process_settings(launch: Launch, config: Config) -> ProcessSettings:
-    """Return the settings of a container's process.
-
-    A real-time policy could starve others, so only containers that run on CPUs of their own have one.
+    """Return the settings of a container's process. Only a container with exclusive CPUs gets a real-time policy, because elsewhere the
+    policy could starve other processes.
     """
     settings = launch.entry.pod.resolve_process(config.profiles)
     has_own_cpus = launch.placement.exclusive_cpus and not launch.placement.shared_cpus

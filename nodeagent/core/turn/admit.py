@@ -1,4 +1,4 @@
-"""Stage: decide refused pods that are due, in the order of their refusals, and then new pods, in the order of their manifests."""
+"""Stage: decide refused pods that are due, in the order of their refusals. Then decide new pods, in the order of their manifests."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
-    examined = 0  # number of jobs that were examined for a start before earlier jobs
+    examined = 0  # number of jobs for which an earlier start was examined
     for known, manifest, is_due in (*again, *((None, manifest, True) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         # If a pod stays refused and no user has asked for a new decision, nothing is reported.
@@ -83,17 +83,19 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 class _QueueLook(NamedTuple):
     waits: Waiting | None = None
-    """Reason why the pod isn't decided now."""
+    """Reason why the pod isn't decided now. None means that the pod can be decided."""
     was_examined: bool = False
-    """Whether the turn has computed whether the job may start before earlier jobs."""
+    """Whether the turn has examined an earlier start of the job, before jobs ahead of it in the queue."""
     stays_due: bool = False
-    """Whether the decision is left to the next turn."""
+    """Whether the decision is left to a later turn."""
 
 
 def _look_at_queue(
     draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
 ) -> _QueueLook:
-    """Look whether a pod has to wait for jobs before it, or for a reservation. `known` is its refused entry, and None for a new pod."""
+    """Find out whether a pod has to wait for earlier jobs, or for a reservation. `known` is the pod's refused entry, and None for a new
+    pod.
+    """
     first = find_first_waiting(draft.state, manifest, world)
     waits = first or find_reservation_wait(draft.state, manifest, world)
     if waits is None:
@@ -112,10 +114,10 @@ def _look_at_queue(
 
 
 def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:
-    """Return the refused pods to look at, each with whether it is due, or a user wants it to be decided again.
+    """Return the refused pods to look at. The flag of each pod tells whether the pod is due, or a user wants a new decision.
 
-    A pod without a known manifest stays due. Queued jobs that wait for others come last, those of the users who hold least for their
-    weight first.
+    A pod without a known manifest stays due. Queued jobs that wait for other jobs come last. Among them, jobs of users with the smallest
+    holdings, relative to their weights, come first.
     """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
     due |= world.retried

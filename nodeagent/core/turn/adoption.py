@@ -49,7 +49,7 @@ def find_admitted(
     recorded: Mapping[str, PodPromises],
     now_ms: int,
 ) -> tuple[AdmittedPod, ...]:
-    """Return the pods that were admitted before, in the order of their admission.
+    """Return the pods with evidence of an earlier admission, in the order of their admission.
 
     Args:
         managers: managers of the current configuration.
@@ -82,15 +82,15 @@ def find_admitted(
 
 
 def _observe_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's cgroup. A unit's cgroup counts only if its original settings are recorded, because the unit may then still
-    have an earlier pod's CPUs.
+    """Return a container's cgroup. The cgroup of a unit counts only if the unit's original settings are recorded. Otherwise the unit may
+    still have an earlier pod's CPUs.
     """
     cgroup = observed.get(entry.container_path(name))
     return None if entry.pins_units and cgroup is not None and cgroup.unit_before is None else cgroup
 
 
 def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Return the last run of each container in the pod's last life: the time of the decision, the attempt and the run."""
+    """Return the last run of each container since the pod was last admitted: the time of the decision, the attempt and the run."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
@@ -129,8 +129,8 @@ def _restore_statuses(
             started = ContainerStatus(container.name, attempt, run.started_at_ms, oom_kills_seen=oom_kills)
             statuses.append(replace(started, exit=run.exit))
         elif container.is_launched and _has_started(entry.pod, position, past):
-            # The launcher has already forgotten the exit. If other containers followed an init container, it has succeeded. Any other exit
-            # counts as a failure.
+            # The launcher has already forgotten the exit. If other containers were started after an init container, the init container has
+            # succeeded. Any other exit counts as a failure.
             code = 0 if container.kind is ContainerKind.INIT else None
             statuses.append(ContainerStatus(container.name, 1, moment, Exit(now_ms, code=code)))
         else:
@@ -193,14 +193,16 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
 
 
 def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
-    """Allocate the recorded holdings to a pod, except for devices that other pods have."""
+    """Allocate the recorded holdings to a pod, except for devices that other pods hold."""
     held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
     return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Return the entry of a pod in the place of its processes. A version of the agent without pooled pods may have started them."""
+    """Return the entry of a pod with the cgroup that its processes are in. An older agent without pooled pods may have started the
+    processes in another cgroup.
+    """
     former = replace(entry, is_pooled=False)
     there = observed.get(former.pod_path)
     return former if there is not None and there.is_populated else entry
@@ -243,14 +245,15 @@ def find_possibly_running(
     has_reported_all: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
-    """Return the lost pods that may have processes, each with the holdings that these processes may use.
+    """Return the lost pods that may still have processes, each with the holdings that their processes may use.
 
     Args:
         lost: the lost pods.
         observed: the current cgroups of the agent.
         known: UIDs of pods with a manifest. Processes of these pods can only be in the agent's cgroups.
         has_reported_all: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
-        made: UID and container name of each runtime's container. Once a pod is reported, only its containers in this list keep devices.
+        made: UID and container name of each runtime's container. Once a runtime has reported a pod, only the pod's containers in this list
+            keep devices.
     """
     running = find_populated_pods(observed)
     left = []

@@ -34,7 +34,7 @@ def advance(draft: Draft, world: World) -> Draft:
             after = replace(after, containers=tuple(last))
             promises, deltas = remove_pod(world.managers, promises, entry.pod.uid)
             if after.refused_change is not None and after.outcome is not entry.outcome:
-                # the manifest has changed, so the next turn continues with the change
+                # the manifest has changed, so the next turn applies the change
                 draft = replace(draft, is_unfinished=True)
         draft = draft.plus(replace(draft.state.with_entry(after), promises=promises), *events, deltas=deltas)
     return draft

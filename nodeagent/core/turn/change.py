@@ -88,7 +88,7 @@ def _find_refused_units(
 
 
 def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> frozenset[UnitKey]:
-    """Return the units that a pod keeps. For an ending pod, these are the units of its changed manifest."""
+    """Return the units that a pod will have. For an ending pod, these are the units of the changed manifest."""
     if entry.deleting_since_ms is None:
         return entry.unit_keys
     successor = None if entry.is_released else changed.get(entry.pod.uid)
@@ -96,7 +96,7 @@ def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> fro
 
 
 class _Occupancy(Struct, frozen=True):
-    """Allocations of a node, with the pods that have them."""
+    """Allocations of a node, and the pods with these allocations."""
 
     promises: Promises
     pods: tuple[Pod, ...]
@@ -125,7 +125,7 @@ def _find_refused_amounts(
 
 
 def _replace_pod(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
-    """Replace the pods with a new pod's name or UID by the new pod. Return the resulting occupancy, or the refusal."""
+    """Replace the pods that have the name or UID of a new pod. Return the resulting occupancy, or the refusal."""
     managers, gate = world.managers, world.pod_level_resources
     promises, usage = before.promises, before.usage
     left = tuple(pod for pod in before.pods if pod.uid != new.uid and pod.full_name != new.full_name)

@@ -1,4 +1,4 @@
-"""Decision on one pod in a turn. CPUs without foreign processes are preferred."""
+"""Decision on one pod in a turn. CPUs without processes of unknown origin are preferred."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -25,7 +25,7 @@ Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 
 
 def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-    """Decide a pod: first without the CPUs of orphaned processes, then with them."""
+    """Decide a pod without the CPUs of orphaned processes. If that fails, decide the pod with these CPUs."""
     taken = default_set(promises) & orphans
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
@@ -67,7 +67,7 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
 
 
 def find_room(state: NodeState, world: World) -> Room:
-    """Return the room (the available resources) that a decision would see now."""
+    """Return the room (the available resources) for a decision made now."""
     return Room(
         topology=world.managers.topology,
         config=world.config,
@@ -86,8 +86,8 @@ def find_room(state: NodeState, world: World) -> Room:
 
 
 def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods on these CPUs wait until the CPUs are
-    free.
+    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods that are decided onto these CPUs wait until
+    the processes have left.
     """
     active = [entry for entry in state.entries if entry.is_active]
     of_known = [entry.container_paths.values() for entry in active if entry.is_pooled]

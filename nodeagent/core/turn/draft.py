@@ -1,4 +1,4 @@
-"""Draft of a turn. Each stage takes a draft and returns the next draft. Stages communicate only through it."""
+"""Draft of a turn. Each stage takes a draft and returns the next draft. Stages communicate only by the draft."""
 
 from collections.abc import Iterator, Mapping
 
@@ -25,37 +25,37 @@ class Draft(Struct, frozen=True):
     manifests: Mapping[str, Manifest] = {}
     """Effective manifests, by namespace/name."""
     changed: Mapping[str, Manifest] = {}
-    """Changed manifests, by UID of the pod. A stage that has applied a change removes its manifest."""
+    """Changed manifests, by UID of the pod. Once a stage has applied a change, it removes the manifest from this mapping."""
     new: tuple[Manifest, ...] = ()
     """Manifests of new pods that are still to be decided."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with what it waits for. The state doesn't have that."""
+    """Pods that wait for device plugins, each with its reason for waiting. The state doesn't contain these reasons."""
     seen_room: SeenRoom = {}
-    """Room seen by earlier decisions and by the decisions of this turn."""
+    """Room at earlier decisions and at the decisions of this turn."""
     is_unfinished: bool = False
-    """Whether another turn can at once decide something that this turn could not decide."""
+    """Whether another turn should follow at once, because it can decide something that this turn couldn't."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
         """Replace the state, and add events and metric deltas."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, entry: PodEntry) -> "Draft":
-        """Leave the decision on a pod to a later turn."""
+        """Return the draft with the decision on a pod left to a later turn."""
         return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
-        """Whether to decide an unmet request of a pod again."""
+        """Tell whether to decide an unmet request of a pod again."""
         now = find_room(self.state, world)
         return any(one.key.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
-        """Note the room seen by a refusal. The request then isn't due again before there is more room."""
+        """Note the room at a refusal. The request isn't due again before there is more room."""
         if all(one.key.kind is not kind for one in list_unmet(entry, world)):
             return self
         return self.with_seen_room(RequestKey(entry.pod.uid, kind), world)
 
     def with_seen_room(self, key: RequestKey, world: World) -> "Draft":
-        """Note the room that a decision on an unmet request has seen."""
+        """Note the room that existed at the decision on an unmet request."""
         return replace(self, seen_room={**self.seen_room, key: find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
@@ -69,7 +69,7 @@ class Draft(Struct, frozen=True):
         return self.plus(self.state.with_entry(ending), event)
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
-        """Remove an ended pod, and release its holdings. `kind` is the kind of the event to report."""
+        """Remove an ended pod, and release its holdings. `kind` is the kind of the reported event."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         state = replace(self.state.without(entry.pod.uid), promises=promises)
         return self.plus(state, TurnEvent(kind, entry.pod, entry.origin), deltas=deltas)
@@ -112,7 +112,7 @@ def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
 
 
 def is_to_try(draft: Draft, entry: PodEntry, changed: Manifest, world: World) -> bool:
-    """Return whether to decide on a pod's changed manifest in this turn."""
+    """Tell whether to decide on a pod's changed manifest in this turn."""
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
         return False
     known = entry.refused_change

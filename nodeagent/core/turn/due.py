@@ -1,4 +1,4 @@
-"""Due requests: unmet requests for which there is more room than their last saved decision has seen. Nothing else makes a request due."""
+"""Due requests: unmet requests for which there is more room than at their last saved decision. Nothing else makes a request due."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ class UnmetRequest(Struct, frozen=True):
     """Names of the requested devices."""
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
-        """Whether there is enough new room to decide the request again."""
+        """Tell whether there is enough new room to decide the request again."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
             Retry.RESOURCE in self.retries and now.has_new_devices(before, self.devices)
@@ -54,7 +54,8 @@ def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Note the present room for the unmet requests that are not due. If the turn has made room too late for others, wake up at once.
+    """Note the present room for the unmet requests that aren't due. If the turn has made room after deciding some unmet requests, let the
+    next turn follow at once.
 
     Args:
         turn: the turn so far.

@@ -1,4 +1,4 @@
-"""Stage: begin to end pods whose manifests are gone, or whose end was requested."""
+"""Stage: start to end the pods without a manifest, and the pods whose end was requested."""
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(draft.state.without(entry.pod.uid), *events)
-        if entry.is_queued:  # jobs behind the ended job may start earlier now
+        if entry.is_queued:  # jobs after the ended job in the queue may start earlier now
             draft = replace(
                 draft, seen_room={key: room for key, room in draft.seen_room.items() if not _waits(key, draft)}
             )
@@ -30,13 +30,13 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
-        if entry.deleting_since_ms is None:  # a pod that is already ending is only marked, so that it doesn't come back
+        if entry.deleting_since_ms is None:  # a pod that is already ending is only marked, so that it isn't admitted again afterwards
             draft = draft.with_ending(released, world)
     return draft
 
 
 def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether a retried pod is decided as a new pod. Its manifest is another one, or it may have to wait for an ending pod's units."""
+    """Whether a retried pod is decided as a new pod. Its manifest has changed, or the pod may have to wait for an ending pod's units."""
     manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
     return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)
 

@@ -1,4 +1,6 @@
-"""Expected starts of waiting jobs: the latest ones, if every running job and every reservation takes all of its time."""
+"""Expected starts of waiting jobs. They are the latest possible starts, because every running job and every reservation is assumed to take
+all of its time.
+"""
 
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,41 +21,41 @@ class QueuedJob(Struct, frozen=True):
 
 
 class ReservedTime(Struct, frozen=True):
-    """A reservation on the time scale of the plan."""
+    """A reservation, with times on the time scale of the plan."""
 
     pod: Pod
     """Pod with the reserved amounts."""
     from_ms: int
     until_ms: int
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in the reservation. The reserved amounts contain theirs."""
+    """UIDs of the running jobs in the reservation. Their amounts are part of the reserved amounts."""
 
 
 class Blocked(Struct, frozen=True):
-    """A job can't start at a time of the plan."""
+    """Obstacle to the start of a job at a certain time of the plan."""
 
     reservation: str | None
-    """UID of the reservation whose room it would hold. None means that there is no room for it."""
+    """UID of the reservation that needs the same room. None means that there isn't enough room even without reservations."""
 
 
 class JobPlan(Struct, frozen=True):
-    """The node at one time of the plan, and what is to come."""
+    """The node at one time of the plan, and the later events."""
 
     node: WhatIf
     at_ms: int
     release_ms: int
     """Longest time between the end of a job's time and its release."""
     ends: tuple[tuple[int, str], ...]
-    """Releases of jobs and reservations to come, each with the UID, in order."""
+    """Later releases of the resources of jobs and reservations, as (time, UID), in order."""
     reserved: tuple[ReservedTime, ...]
     """All reservations, in order."""
     coming: tuple[ReservedTime, ...]
-    """Reservations that have not begun, in order."""
+    """Reservations that have not begun yet, in order."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of reservations without room when they began. Nothing starts before they end."""
+    """UIDs of the reservations that lacked room at their begin. No job starts before these reservations end."""
     trials: list[int] = field(default_factory=list)
-    """Number of the decisions that may still be tried, shared by all plans that follow from this one. It is negative once a decision was
-    not tried, which counts as a refusal.
+    """Number of decisions that may still be tried, shared by all plans derived from this plan. A negative number means that a decision
+    wasn't tried. Such a decision counts as a refusal.
     """
 
     @classmethod
@@ -66,7 +68,7 @@ class JobPlan(Struct, frozen=True):
         reserved: Sequence[ReservedTime] = (),
         most_trials: int = 10_000,
     ) -> "JobPlan":
-        """Create the plan of now.
+        """Create the plan for the present time.
 
         Args:
             node: the node with its pods.
@@ -84,13 +86,13 @@ class JobPlan(Struct, frozen=True):
         return plan
 
     def judge(self, pod: Pod) -> Admitted | None:
-        """Decide on one more pod. None means that there is no room for it."""
+        """Decide on one more pod. None means that there isn't enough room for the pod."""
         self.trials[0] -= 1
         decision = self.node.judge(pod) if self.trials[0] >= 0 else None
         return decision if isinstance(decision, Admitted) else None
 
     def go_on(self) -> "JobPlan | None":
-        """Return the plan after the next release or begin of a reservation. None means that nothing is to come."""
+        """Return the plan after the next release, or the next begin of a reservation. None means that there is no later event."""
         if self.coming and (not self.ends or self.coming[0].from_ms < self.ends[0][0]):
             return self._begin_next()
         if not self.ends:
@@ -113,7 +115,7 @@ class JobPlan(Struct, frozen=True):
         return replace(without, node=without.node.after(one.pod, decision), ends=tuple(ends))
 
     def starting(self, job: QueuedJob) -> "JobPlan | Blocked":
-        """Return the plan after a job's start now, or why it can't start."""
+        """Return the plan after a job has started now, or the reason why it can't start."""
         decision = self.judge(job.pod)
         if decision is None or self.unmet:
             return Blocked(None if decision is None else min(self.unmet))
@@ -126,7 +128,7 @@ class JobPlan(Struct, frozen=True):
         return started if unmet is None else Blocked(unmet[0].pod.uid)
 
     def list_unmet(self, until_ms: int | None = None) -> "Iterator[tuple[ReservedTime, WhatIf]]":
-        """Yield each reservation without room that begins before a time, with the node then. No time means all times."""
+        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. None means no time limit."""
         for one in self.reserved:
             if one.pod.uid in self.unmet:
                 yield one, self.node
@@ -140,17 +142,17 @@ class JobPlan(Struct, frozen=True):
 
 class Expected(NamedTuple):
     starts: tuple[int | None, ...]
-    """Start of each waiting job. None means that it is unknown: what the job or one before it needs is held without a time limit, or too
-    many decisions would be needed.
+    """Start of each waiting job. None means that the start is unknown. Either pods without a time limit hold the resources needed by this
+    job or an earlier job, or too many decisions would be needed.
     """
     last: WhatIf
-    """Node at the last start. If a start is unknown, all that has an end has ended."""
+    """Node at the last start. If a start is unknown, this is the node after the end of all jobs and reservations with an end."""
     has_given_up: bool
-    """Whether too many decisions would be needed."""
+    """Whether the prediction was ended, because too many decisions would be needed."""
 
 
 def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
-    """Predict when each waiting job starts, with the agent's own decisions.
+    """Predict the starts of the waiting jobs, by the agent's own decisions.
 
     The jobs start in the order of the queue. A job may start earlier than predicted, because other jobs may end earlier.
     """
@@ -169,7 +171,7 @@ def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
 
 
 def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the pods that together keep a pod from being admitted. Exactly these pods must end before that pod fits.
+    """Return the pods that together prevent the admission of a pod. The pod fits once all of these pods have ended, but not before.
 
     Args:
         node: the node with all pods.
@@ -177,7 +179,7 @@ def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[
         candidates: the UIDs to choose from. The first ones are chosen if there is a choice.
 
     Returns:
-        The UIDs in the order of the candidates. None means that the end of all candidates would not be enough.
+        The UIDs in the order of the candidates. None means that the pod wouldn't fit even without the candidates.
     """
     left = tuple(dict.fromkeys(candidates))
     if not isinstance(node.without(frozenset(left)).judge(pod), Admitted):

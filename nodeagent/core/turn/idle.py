@@ -23,7 +23,8 @@ def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
 def note_settings(draft: Draft, world: World) -> Draft:
     """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned.
 
-    After a boot, the settings are recorded again: systemd then has neither the agent's changes nor those of the host's isolation.
+    After a boot, the settings are recorded again. systemd has then forgotten the agent's changes, including the changes for
+    `hostIsolation`.
     """
     state = draft.state
     if state.units_boot_id and world.boot_id not in {"", state.units_boot_id}:
@@ -41,7 +42,9 @@ def note_settings(draft: Draft, world: World) -> Draft:
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release the holdings of inactive pods. The pods keep their entries, and their units use the shared pool, off all exclusive CPUs."""
+    """Release the holdings of pods with only inactive units. These pods keep their entries. Their units use the shared pool, without any
+    exclusive CPU.
+    """
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
@@ -53,9 +56,9 @@ def rest(draft: Draft, world: World) -> Draft:
 
 
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide inactive pods with an active unit again, before new pods.
+    """Decide idle pods with an active unit again, before new pods.
 
-    Without enough resources, the unit runs in the shared pool until there is more room. Any new refusal is reported.
+    If resources are missing, the unit runs in the shared pool until there is more room. Each new refusal is reported.
     """
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):

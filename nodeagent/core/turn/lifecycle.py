@@ -2,7 +2,7 @@
 
 As in kubelet, init containers run one by one to completion, sidecars start in order and keep running, and all apps start together at last.
 Restarts have a back-off. To stop a container, the agent sends SIGTERM, waits for the grace period, and kills the whole cgroup. Apps stop
-before sidecars. This module uses neither the launcher nor promises.
+before sidecars. This module doesn't access the launcher, and doesn't depend on promises.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -16,11 +16,15 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, r
 
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
-"""kubelet's MaxContainerBackOff. A container that ran for more than twice this time restarts without waiting."""
+"""Longest restart back-off, as in kubelet (MaxContainerBackOff). A container that ran for more than twice this time restarts without
+waiting.
+"""
 _LAST_BACKOFF_STEP = 6
-"""First back-off step with the longest wait."""
+"""Number of the first back-off step with the longest wait."""
 MIN_GRACE_MS = 2_000
-"""kubelet's minimumGracePeriodInSeconds: minimum time for a container to end, even if the pod's grace period is shorter or has passed."""
+"""Shortest grace period, as in kubelet (minimumGracePeriodInSeconds). A container gets this time even if the pod's grace period is shorter
+or has passed.
+"""
 
 
 class Run(Struct, frozen=True):
@@ -35,7 +39,7 @@ class Run(Struct, frozen=True):
 
 
 Runs = Mapping[str, Run]
-"""Runs by ID. Runs that the launcher doesn't know are missing."""
+"""Runs by ID. Runs unknown to the launcher are missing."""
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
@@ -55,7 +59,7 @@ def _observe_container(
         # If a container was observed running and the launcher doesn't know it now, it has ended, for instance by a reboot of the host.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
-    # The launcher's times are of the same clock, which may have been set back since then.
+    # The launcher's times are from the same clock, which may have been set back since then.
     if status.started_at_ms is None:
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:
@@ -95,14 +99,14 @@ def advance(
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether the pod has no processes any more, neither in its cgroups (D11) nor outside. Pinned units count as gone once their settings
-    are restored.
+    """Tell whether the pod has no processes any more, neither in its cgroups (D11) nor outside. A pinned unit counts as gone once its
+    settings are restored.
     """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Whether the pod waits for something that isn't notified: an empty cgroup or an observed start."""
+    """Tell whether the pod waits for a change that wakes no turn: a cgroup that becomes empty, or a start that is observed."""
     if not entry.is_active:
         return False
     if entry.pins_units:
@@ -118,9 +122,8 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
-    """Return the next time at which the passing of time changes something for the pod.
-
-    A past time doesn't count. The pod then waits for an event, or for the next observation of an unsettled pod.
+    """Return the next time at which something changes for the pod without an event. A past time doesn't count, because the pod then waits
+    for an event, or for the next observation of an unsettled pod.
     """
     if not entry.is_active:
         return None
@@ -134,8 +137,8 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, container: Container, status: ContainerStatus) -> int | None:
-    """Return the earliest time of a container's next start. A past time means that the container only waits for other containers. None
-    means no start.
+    """Return the earliest time of a container's next start. A past time means that the container waits only for other containers. None
+    means that no start is planned.
     """
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
@@ -191,7 +194,7 @@ def _start_if_due(
 
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
-    """Whether a container that isn't running should start, for the first time or again."""
+    """Whether a stopped container should start, for the first time or again."""
     if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
@@ -229,7 +232,7 @@ def _have_apps_finished(entry: PodEntry) -> bool:
 
 
 def _has_init_failed(entry: PodEntry) -> bool:
-    """Whether an init container failed for good, so that the pod's apps will never run."""
+    """Whether an init container has failed and will not be restarted, so that the pod's apps will never run."""
     if entry.pod.restart_policy is not RestartPolicy.NEVER:
         return False
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
@@ -256,11 +259,11 @@ def _stop_in_order(
     now_ms: int,
     asked_to_end: frozenset[str],
 ) -> PodEntry:
-    """Stop app and init containers first, then the sidecars in reverse order (KEP-753).
+    """Stop app and init containers first. Then stop the sidecars in reverse order (KEP-753).
 
-    A process may have got no SIGTERM in time, because the launcher or the agent was not running. It then gets SIGTERM before it is killed.
-    It has the rest of the grace period since its pod was deleted, but at least MIN_GRACE_MS. In a finishing pod, it has a whole grace
-    period. This happens only once: SIGKILL follows even if SIGTERM can't be sent.
+    A process may have got no SIGTERM in time, because the launcher or the agent was not running. Such a process gets SIGTERM before it is
+    killed. In a deleted pod, the process gets the rest of the grace period, but at least MIN_GRACE_MS. In a finishing pod, the process gets
+    a whole grace period. SIGTERM is tried only once, so SIGKILL follows even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -292,7 +295,7 @@ def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry
 
 
 def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
-    """Stop running containers, so that they start again with their new amounts."""
+    """Stop running containers, so that they restart with their new amounts."""
     stop_by_ms = now_ms + max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
     for container, status in entry.pairs():
         if container.name in names and container.is_launched and status.is_started and status.stop_by_ms is None:
@@ -301,13 +304,15 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
 
 
 def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
-    """Return whether a pod should release its holdings, because none of its units is active or being started."""
+    """Tell whether a pod should release its holdings, because none of its units is active or being started."""
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= inactive_units
 
 
 def is_to_resume(entry: PodEntry, observed: ObservedCgroups, inactive_units: AbstractSet[str]) -> bool:
-    """Whether an idle pod needs its holdings again. While systemd doesn't answer, the unit's state is unknown, and the pod stays idle."""
+    """Tell whether an idle pod needs its holdings again. While systemd doesn't answer, the states of units are unknown, and the pod stays
+    idle.
+    """
     cgroups = (
         (path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers)
     )

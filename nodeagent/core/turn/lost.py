@@ -1,5 +1,5 @@
-"""Stages after the state was lost. They release the recorded holdings of ended pods, and adopt running pods before other pods get their
-CPUs.
+"""Stages after a loss of the state. They release the recorded holdings of ended pods. They also adopt running pods before other pods get
+their CPUs.
 """
 
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ def release_lost(draft: Draft, world: World) -> Draft:
 
 
 def adopt_running(draft: Draft, world: World) -> Draft:
-    """Adopt new pods with processes before their CPUs are allocated. Their manifests appeared only after the state was lost.
+    """Adopt new pods with processes before their CPUs are allocated. The manifests of these pods appeared only after the state was lost.
 
     A pod waits while its cgroup has processes of containers that its manifest lacks.
     """
@@ -77,7 +77,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 
 def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
-    """Whether all units of a pod still have settings that an earlier, unknown pod has made."""
+    """Whether all units of a pod still have settings made for an earlier, unknown pod."""
     if not entry.pins_units or find_taken_unit(entry.unit_keys, state.unit_holders()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]

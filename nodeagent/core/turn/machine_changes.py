@@ -1,4 +1,4 @@
-"""Differences between a saved state and the same state on the current machine, while all pods keep their allocations."""
+"""Differences between a saved state and the same state on the current machine. In both, all pods keep their allocations."""
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.promises import Promises
@@ -6,7 +6,7 @@ from nodeagent.core.model.violations import MachineChange
 
 
 def list_machine_changes(managers: Managers, before: Promises, after: Promises) -> tuple[MachineChange, ...]:
-    """List the values of the node that differ, by resource, and the pods whose recorded hints or invalid leftovers are gone."""
+    """List the changed values of the node, by resource, and the pods that have lost recorded hints or invalid leftovers."""
     changes = [
         change for resource in managers.providers.resources for change in resource.machine_changes(before, after)
     ]

@@ -22,7 +22,7 @@ from nodeagent.core.model.state import (
 
 
 class Manifest(Struct, frozen=True):
-    """One valid pod of a source."""
+    """One valid pod of a source, with its file and the notes on it."""
 
     pod: Pod
     origin: Origin
@@ -58,7 +58,7 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class JobTerms(Struct, frozen=True):
-    """Data of a queued source about a pod, in addition to the pod itself."""
+    """Terms of a job: data of a source with a queue about one pod, in addition to the pod itself."""
 
     uid: str
     user: int
@@ -83,20 +83,20 @@ class PodSource(Struct, frozen=True):
     unreadable: frozenset[str] = frozenset()
     """Names of manifests that exist but can't be parsed now."""
     misspelt: frozenset[str] = frozenset()
-    """`namespace/name` of pods whose manifest exists but is invalid now."""
+    """Pods, as `namespace/name`, whose manifest exists but is invalid now."""
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
     """Whether the source can't be read at all."""
     is_partial: bool = False
     """Whether the source kept changing while it was read, so that some of its pods may be missing."""
     name: str = MANIFEST_DIRECTORY
-    """Name of the source, as it appears in the origins of its pods."""
+    """Name of the source, as in the origins of its pods."""
 
     terms: tuple[JobTerms, ...] = ()
-    """Terms of the pods, in the order of the requests, if the source has a queue. Some of the queued pods run by now."""
+    """Terms of the pods, in the order of the requests, if the source has a queue. Some of these pods are already running."""
 
     reservations: tuple[Reservation, ...] = ()
-    """Reservations for pods of the source."""
+    """Reservations for the source's pods."""
 
     @property
     def queue(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class PodSource(Struct, frozen=True):
         return next((one for one in self.terms if one.uid == uid), None)
 
     def hides_manifest_of(self, entry: PodEntry) -> bool:
-        """Whether the current manifest of one of the source's pods is unknown."""
+        """Whether one of the source's pods has a manifest that can't be read now."""
         return (
             self.is_blind
             or self.is_partial
@@ -117,13 +117,13 @@ class PodSource(Struct, frozen=True):
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod stays unchanged, because its source is absent or the pod's manifest is unknown now."""
+    """Tell whether a pod stays unchanged, because its source is absent, or its manifest is unknown now."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.hides_manifest_of(entry)
 
 
 def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple[PodSource, ...]) -> bool:
-    """Whether a pod equals its effective manifest, or its manifest is unknown now."""
+    """Tell whether a pod equals its effective manifest, or its manifest is unknown now."""
     manifest = manifests.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
@@ -143,7 +143,7 @@ def needs_device_scan(
     *,
     gives: bool = False,
 ) -> bool:
-    """Whether the decisions of this turn may need a scan of the machine's devices.
+    """Tell whether decisions of this turn may need a scan of the machine's devices.
 
     Args:
         manifests: all manifests.
@@ -170,8 +170,10 @@ def needs_device_scan(
 
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether this turn may decide a manifest's pod. `entry` is the pod with the same name or UID, or None."""
-    if entry is None or entry.deleting_since_ms is not None:  # the other pod may have gone before new pods are decided
+    """Whether this turn may decide a manifest's pod. `entry` is the known pod with the same name or UID. None means that there is no such
+    pod.
+    """
+    if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided
         return True
     if entry.pod == pod:
         return False
@@ -180,7 +182,7 @@ def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -
 
 
 def list_effective(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Return the manifests that would be effective if no pod had an entry yet, in order."""
+    """Return the manifests that would be effective on a node without pods, in order."""
     return tuple(find_effective(manifests, ())[0].values())
 
 
@@ -189,9 +191,9 @@ def find_effective(
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
     """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
 
-    A decided pod keeps its name and UID while its file exists, or another file with the same pod or its refused change. This also holds for
-    refused, finished and released pods, so that a copy doesn't bring back an ended pod. Otherwise the first file of the first source is
-    effective.
+    A decided pod keeps its name and UID while a file with this pod exists: the pod's own file, or another file with the same pod or its
+    refused change. The same is true of refused, finished and released pods. Otherwise a copy of the file would restart an ended pod.
+    Without a decided pod, the first file of the first source is effective.
     """
     counting = {manifest.pod.full_name: manifest for manifest in manifests}
     if len(counting) == len(manifests) == len({manifest.pod.uid for manifest in manifests}):

@@ -1,5 +1,5 @@
-"""Queue of jobs: first come, first served. A job starts before earlier jobs only if it delays none of them (D66), and holds nothing that a
-reservation needs (D69).
+"""Queue of jobs, served in order of arrival. A job starts before earlier jobs only if it delays none of them (D66), and takes nothing that
+a reservation needs (D69).
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,15 +26,15 @@ from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
 from nodeagent.core.turn.world import World
 
 RELEASE_MS = 12_000
-"""Longest time between the end of a job's time and the release of its CPUs: the grace period of a job, and two turns."""
+"""Longest time between a job's time limit and the release of its CPUs. This is the grace period of a job, and two turns."""
 
 
 MOST_OVERTAKING = 2
-"""Limit on the jobs that a turn examines for an earlier start."""
+"""Limit on the jobs per turn for which an earlier start is examined."""
 _MOST_BEFORE = 32
-"""Limit on the waiting jobs before a job that may overtake them."""
+"""Limit on the waiting jobs that one job may overtake."""
 _MOST_TRIALS = 200
-"""Limit on the decisions for one job's start, with those for the starts of these jobs."""
+"""Limit on the decisions to predict the starts of one job and of the jobs before it."""
 
 
 def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> list[QueuedJob]:
@@ -45,7 +45,7 @@ def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> 
 
 
 def find_ends(state: NodeState, terms: Iterable[JobTerms], boot_ms: int) -> dict[str, int]:
-    """Return the latest end of each running job that has one, in milliseconds since boot, by UID."""
+    """Return the latest end of each running job with a time limit, by UID, in milliseconds since boot."""
     known, ends = {one.uid: one for one in terms}, {}
     for entry in state.entries:
         one = known.get(entry.pod.uid)
@@ -62,7 +62,7 @@ def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[Re
     """Return the reservations of a source, in milliseconds since boot.
 
     Args:
-        state: the state with the jobs in them.
+        state: the state with the jobs in these reservations.
         source: the source.
         lead_ms: the lead of the wall clock over the time since boot.
     """
@@ -86,7 +86,8 @@ def _list_inside(state: NodeState, source: PodSource, reservation: str) -> list[
 def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead_ms: int) -> dict[str, int | None]:
     """Return the latest starts of the jobs that wait for their reservations, in milliseconds since boot, by UID.
 
-    A job starts when its reservation begins, if the jobs in it that came before leave room. None means that the start is unknown.
+    A job starts at the begin of its reservation, if earlier jobs in the reservation leave enough room. None means that the start is
+    unknown.
     """
     starts: dict[str, int | None] = {}
     for own in source.reservations:
@@ -99,9 +100,8 @@ def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return why a pod must wait for others of its source, or None if no pod before it waits.
-
-    A pod outside of the queue comes after the whole queue.
+    """Return the reason why a pod must wait for others of its source. None means that no earlier pod waits. A pod outside of the queue
+    comes after the whole queue.
     """
     before = _list_before(state, manifest, world)
     if not before:
@@ -110,9 +110,10 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
 
 
 def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return why the reservations don't let a job start now, or None if they do. Pods that aren't jobs are let through.
+    """Return the reason why reservations prevent the start of a job now. None means that they don't.
 
-    A job that doesn't fit anyway is let through, too, as the decision then says what it lacks.
+    Reservations don't delay pods that aren't jobs. A job that doesn't fit anyway isn't delayed either, because the decision then names the
+    missing resource.
     """
     source = _find_source(manifest, world)
     terms = None if source is None else source.find_terms(manifest.pod.uid)
@@ -164,7 +165,9 @@ def plan_jobs(
 
 
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Whether a job may start before others at all: it is in the common queue, has a time limit, and not too many wait before it."""
+    """Tell whether a job may start before earlier jobs at all. It must be in the common queue and have a time limit, and not too many jobs
+    may wait before it.
+    """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
     is_able = own is not None and own.is_queued and own.max_ms > 0 and not own.reservation
@@ -172,9 +175,10 @@ def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Whether a job that can overtake may start before earlier jobs: it fits, and delays none of them.
+    """Tell whether a job that can overtake may start before earlier jobs. It must fit, and delay none of them.
 
-    This is known only if the starts of all earlier jobs are known. To limit the time of a turn, it isn't computed behind many jobs.
+    The answer requires that the starts of all earlier jobs are known. To limit the time of a turn, the starts of only few jobs are
+    computed.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -207,7 +211,9 @@ def _find_source(manifest: Manifest, world: World) -> PodSource | None:
 
 
 def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[QueuedJob]:
-    """Return the waiting jobs before a pod in its queue. Most calls of a turn are about the same state."""
+    """Return the waiting jobs before a pod in its queue. The last result is reused, because most calls of a turn are about the same
+    state.
+    """
     source = _find_source(manifest, world)
     if source is None or not source.terms:
         return []
@@ -220,7 +226,7 @@ def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[Que
 
 
 def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:
-    """Decide a pod on the node without any pods. What is refused there can't be met by waiting."""
+    """Decide a pod on the node without any other pods. If the pod is refused even there, waiting doesn't help."""
     trial = World(
         config=world.config,
         managers=world.managers.tried_out(),
@@ -235,7 +241,7 @@ def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insu
 
 
 def make_refusal(decision: Rejected | Insufficient, manifest: Manifest, world: World) -> Waiting:
-    """Return the refusal of a pod. A queued pod waits for room if it would fit on a node without pods."""
+    """Return the refusal of a pod. A queued pod waits for room if it would fit on a node without other pods."""
     refusal = Waiting(decision.reason, decision.message, world.now_ms)
     is_queued = any(manifest.pod.uid in source.queue for source in world.sources)
     if not is_queued or not is_for_room(decision.reason):

@@ -1,4 +1,4 @@
-"""Quiet pods: those for which a turn has nothing to do, because nothing about them has changed since a turn that left them as is."""
+"""Quiet pods: pods for which a turn has nothing to do. Nothing about them has changed since an earlier turn that left them unchanged."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -14,21 +14,21 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _LONGEST_UID = 36
-"""The run IDs of pods with longer UIDs don't show the UID."""
+"""Limit on the length of a UID. The run IDs of pods with longer UIDs don't contain the UID."""
 
 
 class LeftAlone(Struct, frozen=True):
     """Pods that a turn has not changed, with the state after the turn and the turn's observations."""
 
     pods: frozenset[str]
-    """UIDs of running pods that wait for no time and for no event without notification."""
+    """UIDs of running pods that wait neither for a time nor for a change that wakes no turn."""
     state: NodeState
     """State after the turn."""
     world: World
 
 
 def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Turn) -> LeftAlone:
-    """Return the pods that a turn has left as they were.
+    """Return the pods that a turn hasn't changed.
 
     Args:
         before: the state before the turn.
@@ -99,5 +99,5 @@ def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
 
 
 def _list_pods_at(path: str) -> Iterator[str]:
-    """Return the UID of the pod whose cgroup a path is in, or leads to."""
+    """Yield the UID of the pod whose cgroup is at the path or above it. For other paths, yield nothing."""
     return (part.removeprefix("pod") for part in path.split("/") if part.startswith("pod"))

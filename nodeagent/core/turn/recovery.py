@@ -31,10 +31,10 @@ class RecoveredPod(Struct, frozen=True):
     pod: Pod
     held: PodPromises
     stays: bool
-    """Whether the pod stays in any case, with whatever is available. This is so if it has processes."""
+    """Whether the pod has processes. Such a pod stays in any case, with whatever is available."""
     ends: bool = False
-    """Whether the pod should release its holdings and has no processes. Its valid holdings are kept until then, and invalid ones aren't
-    replaced.
+    """Whether the pod should release its holdings and has no processes. The pod's valid holdings are kept until then, and invalid ones
+    aren't replaced.
     """
 
 
@@ -69,7 +69,7 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
     Args:
         managers: managers of the current machine and configuration.
-        pods: the pods in the order of their admission. If two pods have the same holdings, the first pod keeps them.
+        pods: the pods in the order of their admission. If two pods have recorded the same holdings, the first pod keeps them.
         promises: promises to placed pods and to lost pods. None means that no such promises exist.
     """
     promises = initial(managers) if promises is None else promises
@@ -104,7 +104,7 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
 
 def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
-    """Promise a pod its valid holdings. Missing holdings follow once every pod has kept its valid ones."""
+    """Allocate a pod's valid holdings to it. Missing holdings are allocated later, when every pod has its valid ones."""
     demand = demand_of(managers.rules, recovered.pod)
     if demand.is_skipped and recovered.held.parts:
         # The pod keeps its exclusive resources even if the gates were turned off in the meantime (KEP-5526).
@@ -121,7 +121,7 @@ def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: Reco
 
 
 def _allocate_missing(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
-    """Allocate a pod's missing holdings, and move as few of its other holdings as possible."""
+    """Allocate a pod's missing holdings, and change as few of its other holdings as possible."""
     if recovered.ends:
         return promises
     held = promises.of_pod(recovered.pod.uid)
@@ -152,7 +152,7 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
 
 
 def _store_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store the hints of a pod that is already placed."""
+    """Let the topology manager store the hints of a pod that already has its allocation."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:

@@ -12,7 +12,7 @@ from nodeagent.core.turn.world import EventKind, World
 
 
 def release_ended(draft: Draft, world: World) -> Draft:
-    """Remove the pods that have ended. A pod that was ended on request but still has its manifest stays listed as refused."""
+    """Remove the pods that have ended. A pod that was ended on request stays listed as refused while it has a manifest."""
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
@@ -37,7 +37,7 @@ def release_ended(draft: Draft, world: World) -> Draft:
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether the current manifest was decided already. A refused change counts as decided."""
+    """Whether the current manifest of a pod was decided already. The manifest of a refused change counts, too."""
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change

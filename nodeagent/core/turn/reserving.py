@@ -1,4 +1,4 @@
-"""Decision on a reservation: it is made only if no reservation and no waiting job loses what it was told (D69)."""
+"""Decision on a reservation. It is made only if all earlier reservations and all waiting jobs keep their announced times (D69)."""
 
 from collections.abc import Sequence
 
@@ -22,14 +22,14 @@ def find_obstacle(
     now_ms: int,
     lead_ms: int,
 ) -> str | None:
-    """Return a text about why a reservation can't be made. None means that it can.
+    """Return a text with the reason why a reservation can't be made. None means that it can be made.
 
     Args:
         new: the reservation.
         node: the node with its pods.
         state: the state with these pods.
         source: the source of jobs, with the other reservations.
-        waiting: the waiting jobs whose starts people know, in order.
+        waiting: the waiting jobs with announced starts, in order.
         now_ms: the time now, in milliseconds since the epoch.
         lead_ms: the lead of the wall clock over the time since boot.
     """
@@ -49,7 +49,7 @@ def find_obstacle(
 
 
 def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: PodSource) -> str:
-    """Describe why the node has no room for a reservation when the reservation begins."""
+    """Describe the resources that are missing at the begin of a reservation."""
     names = {one.pod.uid: f"reservation {one.name}" for one in source.reservations}
     names |= {entry.pod.uid: entry.pod.full_name for entry in state.entries if entry.origin.source == JOBS}
     there = {pod.uid for pod in node.pods}

@@ -21,7 +21,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 def resize(draft: Draft, world: World) -> Draft:
     """Resize the pods whose manifests differ only in amounts, before new pods take the resources.
 
-    A change that no resize can achieve stays in the draft's `changed`.
+    A change that isn't possible by a resize stays in the draft's `changed`.
     """
     found = [
         (entry, draft.changed[entry.pod.uid])

@@ -1,7 +1,7 @@
 """One turn of the agent, from the node's state and the observations to the next state and events.
 
-This module is the table of contents. Each stage is a module of its name, takes the turn's draft and returns the next draft. The turn uses
-neither files nor the clock: all observations are in the World.
+This module calls the stages in order. Each stage is a function in a module of its own, which takes the turn's draft and returns the next
+draft. The turn uses neither files nor the clock, because all observations are in the World.
 """
 
 from nodeagent.core.model.state import NodeState
@@ -28,7 +28,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     Args:
         state: the state before the turn.
         world: the observations.
-        decide: decides each new pod. Callers with a clock measure the decision.
+        decide: function that decides each new pod. A caller with a clock passes a function that also measures the time.
     """
     draft = observe(Draft(state, seen_room=world.seen_room), world)
     draft = follow_files(draft, world)

@@ -27,11 +27,11 @@ class RequestKey(NamedTuple):
     pod_uid: str
     kind: RequestKind
     container: str = ""
-    """Name of the container that a runtime has requested. Otherwise empty."""
+    """Name of the container, for a request of a container runtime. Otherwise empty."""
 
 
 SeenRoom = Mapping[RequestKey, Room]
-"""Room that the last decision on each unmet request has seen."""
+"""Room at the last decision on each unmet request."""
 
 
 class World(Struct, frozen=True):
@@ -47,7 +47,7 @@ class World(Struct, frozen=True):
     observed: ObservedCgroups
     now_ms: int
     retried: frozenset[str] = frozenset()
-    """UIDs of pods that a user wants to be decided again, either the pod itself or its changed manifest."""
+    """UIDs of pods that a user wants to be decided again. The decision is on the pod itself, or on its changed manifest."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end on request, whatever their manifests say."""
     inactive_units: frozenset[str] = frozenset()
@@ -57,11 +57,11 @@ class World(Struct, frozen=True):
     asked_to_end: frozenset[str] = frozenset()
     """IDs of the runs to whose processes the agent has tried to send SIGTERM since its start."""
     seen_room: SeenRoom = {}
-    """Room seen by the saved decisions."""
+    """Room at the saved decisions."""
     quiet: frozenset[str] = frozenset()
-    """UIDs of pods for which the turn has nothing to do (quiet.py). Without them, every pod is looked at, with the same result."""
+    """UIDs of pods for which the turn has nothing to do (quiet.py). An empty set leads to the same result, but takes more time."""
     lead_ms: int = 0
-    """Lead of the wall clock over the time since boot."""
+    """Difference between the wall clock and the time since boot, in milliseconds."""
     boot_id: str = ""
     """The kernel's ID of this boot. Empty means unknown."""
     kernel: Kernel | None = None
@@ -130,6 +130,6 @@ class Turn(Struct, frozen=True):
     wake_at_ms: int | None = None
     """Next time at which the passing of time changes something. None means that no such time is known."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with what it waits for. The state doesn't have that."""
+    """Pods that wait for device plugins, each with its reason for waiting. The state doesn't contain these reasons."""
     seen_room: SeenRoom = {}
-    """Room seen by decisions on unmet requests. Requests that only a changed manifest or a user brings back are left out."""
+    """Room at the decisions on unmet requests. Requests are left out if only a changed manifest or a user can make them due again."""
