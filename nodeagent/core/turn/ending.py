@@ -30,7 +30,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         released = replace(entry, is_released=True)
         draft = draft.plus(draft.state.with_entry(released))
-        if entry.deleting_since_ms is None:  # a pod that is already ending is only marked, so that it isn't admitted again afterwards
+        if entry.deleting_since_ms is None:  # an ending pod is only marked, so that it isn't admitted again
             draft = draft.with_ending(released, world)
     return draft
 
