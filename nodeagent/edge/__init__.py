@@ -1,3 +1,4 @@
-"""Access to everything outside the process, one subject per module: /sys, cgroups, files, sockets, systemd, kernel events. This package
-makes no decisions and logs nothing.
+"""Access to things outside the program, one thing per module: /sys, cgroups, files, sockets, systemd, kernel events.
+
+Edges decide and log nothing.
 """

@@ -1,4 +1,4 @@
-"""The launcher's command line and start: takes the lock, becomes subreaper, listens and serves."""
+"""Command line and start of the launcher: takes the lock, becomes subreaper (prctl(2)), listens and serves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # the directory itself is locked, because a full disk has no room for a lock file
+    # the directory itself is locked, because a lock file could not be created on a full disk
     lock = os.open(options.state_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from typing import Any
 from nodeagent.launcher.order import RefusedError
 from nodeagent.launcher.report import log
 
-# largest request; a packet must fit the kernel's default send buffer (net.core.wmem_default, 208 KiB)
+# maximum size of a request; a packet must fit into the kernel's default send buffer (net.core.wmem_default, 208 KiB)
 MAX_REQUEST_BYTES = 192 * 1024
 MAX_CLIENTS = 64
 
@@ -26,7 +26,7 @@ Answer = Callable[
 class Clients:
     def __init__(self, listener: socket.socket, selector: selectors.BaseSelector, answer: Answer) -> None:
         self.listener, self.selector, self.answer = listener, selector, answer
-        self.subscribed: dict[socket.socket, bool] = {}  # all clients; the value says whether the client gets wake-ups
+        self.subscribed: dict[socket.socket, bool] = {}  # all clients; the value is whether the client gets wake-ups
 
     def listen(self) -> None:
         self.listener.setblocking(False)
@@ -50,7 +50,7 @@ class Clients:
             client.close()
 
     def send(self, client: socket.socket, message: Mapping[str, Any], *, is_wakeup: bool = False) -> None:
-        """Send a message, and drop a client that doesn't read. A client with unread wake-ups needs no other wake-up."""
+        """Send a message, and drop a client that doesn't read. A client with an unread wake-up needs no second wake-up."""
         if client not in self.subscribed:
             return
         try:
@@ -60,7 +60,7 @@ class Clients:
                 self.drop(client)
 
     def wake(self, run_id: str) -> None:
-        """Tell the subscribed clients that a process has ended."""
+        """Notify the subscribed clients that a process has exited."""
         for client in [client for client, is_subscribed in self.subscribed.items() if is_subscribed]:
             self.send(client, {"event": "exit", "id": run_id}, is_wakeup=True)
 

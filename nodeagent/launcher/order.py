@@ -1,4 +1,7 @@
-"""Parsing and checking of requests, as far as the launcher's own safety requires. Other mistakes make the container's process fail."""
+"""Parsing and checking of requests, only as far as needed for the launcher's own safety.
+
+Other mistakes make the container's process fail.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 MAX_ID = 120
 MAX_CPU = 8191  # highest CPU number, because CONFIG_NR_CPUS is at most 8192
-MAX_CPUS = 2**20  # limit on the total length of all CPU lists of a request, so that no request takes long
+MAX_CPUS = 2**20  # limit on the total length of all CPU lists in a request, so that no request takes long
 PATH_MAX = 4096  # value from limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 # values that the launcher writes to cpuset.cpus.partition; the agent itself may write the third value, member
@@ -25,7 +28,7 @@ CPU_FILE = re.compile(  # files of settings of one CPU, and of boost
     r"|/sys/devices/system/cpu/(cpufreq/boost|intel_pstate/no_turbo)"
 )
 CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
-THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's id, and its start time in clock ticks since boot
+THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's ID, and its start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 SETTINGS = {"aslr", "transparentHugePages", "scheduler", "nice"}
@@ -61,7 +64,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileWrite:
-    """A value to write to a kernel file."""
+    """Value to write to a kernel file."""
 
     path: Path
     value: str
@@ -69,7 +72,7 @@ class FileWrite:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThreadMove:
-    """New CPU affinity of a kernel thread. The start time distinguishes the thread from a later one with the same id."""
+    """New CPU affinity of a kernel thread. The start time distinguishes this thread from a later one with the same ID."""
 
     pid: int
     start_ticks: int
@@ -91,7 +94,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
     except (TypeError, ValueError, AttributeError, OSError, RuntimeError) as err:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
-    if wrong:  # the message shows no values, because arguments and variables may be secret
+    if wrong:  # the message has no values, because arguments and variables may be secret
         raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
     if not is_ours:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
@@ -99,7 +102,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 
 def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
-    """Return the file and the value that a partition request asks to write."""
+    """Return the file and the value of a partition request. Raise RefusedError if they aren't allowed."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
@@ -107,7 +110,7 @@ def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path
 
 
 def parse_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) -> Path:
-    """Return the cgroup of a request, and refuse cgroups that aren't below the root."""
+    """Return the cgroup of a request. Raise RefusedError for a cgroup that isn't below the root."""
     cgroup = message.get("cgroup")
     if type(cgroup) is not str:
         raise RefusedError("bad_request", f"{operation}: no cgroup")
@@ -147,7 +150,10 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
 
 
 def parse_cpus(text: str) -> tuple[range, ...]:
-    """Parse a list in the kernel's format, such as 0-3,8. The CPUs must ascend, so that no list has more CPUs than a machine can have."""
+    """Parse a list in the kernel's format, such as 0-3,8.
+
+    The CPUs must be in ascending order, so that a list can't be longer than a machine's CPUs.
+    """
     if not CPU_LIST.fullmatch(text):
         raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is not a list of CPUs")
     parts = []
@@ -163,10 +169,10 @@ def parse_cpus(text: str) -> tuple[range, ...]:
 
 
 def is_inside(cgroup: str, root: Path) -> bool:
-    # whether the path is plain is checked first, because the search in its parents takes quadratic time
+    # check the path first, because the search in its parents takes quadratic time
     return is_plain(cgroup) and root in Path(cgroup).parents and Path(cgroup) != root / "holder"
 
 
 def is_plain(cgroup: str) -> bool:
-    """Return whether a path has no '.', '..', doubled slash or symlink."""
+    """Return whether a path has no '.', '..', double slash or symlink."""
     return len(cgroup) < PATH_MAX and str(Path(cgroup)) == cgroup and Path(cgroup).resolve() == Path(cgroup)

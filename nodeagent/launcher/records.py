@@ -1,4 +1,4 @@
-"""Records of processes, each in a file of the state directory."""
+"""Records of processes, one file per process in the state directory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Record of a process, kept until the agent acknowledges the process's end. The same fields are sent to the agent as status."""
+    """Record of a process, kept until the agent acknowledges the end of the process. The agent gets the same fields as status."""
 
     id: str
     pid: int
-    # field 22 of /proc/PID/stat: start time, which identifies the process together with boot id and pid
+    # field 22 of /proc/PID/stat: start time, which together with boot ID and pid identifies the process
     start_ticks: int
     boot_id: str
     cgroup: str | None
@@ -37,20 +37,20 @@ class ProcessRecord:
     unknown: str | None = None  # reason why a finished run has neither exit code nor signal
 
     def as_document(self) -> dict[str, Any]:
-        """Return the fields as JSON values. `dataclasses.asdict` would copy each of them, which takes ten times as long."""
+        """Return the fields as JSON values. `dataclasses.asdict` would copy each value, which takes ten times as long."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Runs(dict[str, ProcessRecord]):
-    """Records by id, and the order in which they have changed, so that a client can ask for what is new."""
+    """Records by ID, with the order of their changes, so that a client can request only the changes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.epoch = os.urandom(8).hex()  # identifies this process, because another launcher counts its changes from 0
         self.count = 0
-        # number of the last change of each record by id, oldest first, including removed records
+        # number of the last change of each record by ID, oldest first, including removed records
         self.changed: dict[str, int] = {}
-        self.complete_since = 0  # number of a change: all records removed after it are remembered
+        self.complete_since = 0  # number of a change; all records removed after this change are remembered
 
     def __setitem__(self, run_id: str, run: ProcessRecord) -> None:
         super().__setitem__(run_id, run)
@@ -69,7 +69,7 @@ class Runs(dict[str, ProcessRecord]):
         self.changed[run_id] = self.count
 
     def list_changes(self, since: str, limit: int) -> dict[str, Any]:
-        """Return the changes since an earlier answer, given by its `token`. With an unknown token, these are all records."""
+        """Return the changes since the earlier answer with the token `since`. For an unknown token, return all records."""
         epoch, _, text = since.partition(":")
         known = int(text) if epoch == self.epoch else -1
         is_whole = known < self.complete_since
@@ -88,7 +88,7 @@ class Runs(dict[str, ProcessRecord]):
 
 
 class RecordStore:
-    """Store with one JSON file per run in the state directory."""
+    """Storage of records, one JSON file per run in the state directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -97,7 +97,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace the file of each record atomically. With `durable`, the files are on disk when this method returns."""
+        """Replace the file of each record atomically. With `durable`, the files have been synced to disk when this method returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("wb", buffering=0) as file:
@@ -166,7 +166,7 @@ def read_parent_and_start_ticks(pid: int) -> tuple[int, int]:
 
 
 def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
-    """Return whether fields of /proc/PID/stat describe a kernel thread with this start time."""
+    """Return whether the fields of /proc/PID/stat belong to a kernel thread with this start time."""
     return bool(int(fields[6]) & PF_KTHREAD) and int(fields[19]) == start_ticks
 
 

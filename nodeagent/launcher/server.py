@@ -1,4 +1,4 @@
-"""The launcher's event loop in one thread: requests, starts, ends of processes, and signals."""
+"""Event loop of the launcher, in one thread: requests, starts, exits of processes, and signals."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from nodeagent.launcher.shim import become_process, list_handled_signals
 
 VERSION = "1"
 PROTOCOL = 1
-MAX_LISTED = 100  # limit on the runs in one answer to `list`, which has to fit into a packet
+MAX_LISTED = 100  # limit on the runs in one answer to `list`, which must fit into a packet
 MAX_RUNS = 8192
 # limit on the time from fork to exec, because a frozen cgroup or a hanging file system can block forever
 START_DEADLINE_SECONDS = 10.0
-KILL_SECONDS = 5.0  # time from the last SIGKILL until the launcher gives up on processes that can't be killed
+KILL_SECONDS = 5.0  # time after the last SIGKILL until the launcher gives up processes that can't be killed
 
 
 def now_ms() -> int:
@@ -58,7 +58,7 @@ def now_ms() -> int:
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Starting:
-    """Child process that hasn't executed the container's command yet."""
+    """Child process that has not executed the container's command yet."""
 
     run: ProcessRecord
     link: socket.socket
@@ -69,16 +69,16 @@ class Starting:
 
 @dataclasses.dataclass(slots=True)
 class Stop:
-    """Stop of all processes. Times are seconds of the monotonic clock."""
+    """Stop of all processes. Times are in seconds of the monotonic clock."""
 
     began: float
     ends: float  # time at which the launcher gives up on processes that are still alive
-    killed: set[str] = dataclasses.field(default_factory=set)  # ids of processes whose grace period is over
+    killed: set[str] = dataclasses.field(default_factory=set)  # IDs of processes whose grace period is over
 
 
 @dataclasses.dataclass(slots=True)
 class SignalFlags:
-    """Whether a signal has asked for a stop (SIGTERM) or re-execution (SIGHUP)."""
+    """Flags that a signal has requested a stop (SIGTERM) or re-execution (SIGHUP)."""
 
     stop: bool = False
     reexec: bool = False
@@ -91,14 +91,14 @@ class Launcher:
         self.clients = Clients(listener, self.selector, self.answer)
         self.runs = Runs()
         self.starting: dict[str, Starting] = {}
-        self.children: dict[int, str] = {}  # id of each child by pid; no pid is reused before reap()
-        self.pidfds: dict[str, int] = {}  # pidfd by id of each process that an earlier launcher has started
+        self.children: dict[int, str] = {}  # ID of each child by pid; no pid is reused before reap()
+        self.pidfds: dict[str, int] = {}  # pidfd by ID, for each process that an earlier launcher has started
         self.started_at_ms = now_ms()
         self.asked = SignalFlags()
         self.stop: Stop | None = None
 
     def serve(self) -> None:
-        """Serve until all processes have been stopped on SIGTERM."""
+        """Serve until SIGTERM arrives and all processes have been stopped."""
         wake_in, wake_out = socket.socketpair()
         for end in (wake_in, wake_out):
             end.setblocking(False)
@@ -118,7 +118,7 @@ class Launcher:
             self.end_overdue_starts()
             if self.asked.stop and self.continue_stop():
                 self.kill_leftovers()
-                # the socket closes when this function returns, so signals must not write to it
+                # the socket is closed when this function returns, so signals must no longer write to it
                 signal.set_wakeup_fd(-1)
                 return
             if self.asked.reexec and not self.starting:
@@ -127,8 +127,9 @@ class Launcher:
                 key.data()
 
     def recover_runs(self) -> None:
-        """Find the processes that earlier launchers started. After a re-execution, they are still children of this process, which gets
-        their exit codes.
+        """Find the processes that earlier launchers started.
+
+        After a re-execution, these processes are still children, so their exit codes can be read.
         """
         for run in self.records.load():
             self.runs[run.id] = run
@@ -148,7 +149,7 @@ class Launcher:
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.record_unknown_end(run))
 
     def record_unknown_end(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """Record the end of a process whose exit code is unknown."""
+        """Record that a process has exited with an unknown exit code."""
         self.record_ends([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
@@ -158,7 +159,7 @@ class Launcher:
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = child
                 for starting in [s for s in self.starting.values() if s.run.pid == pid]:
-                    # the process has ended, but the result of its start hasn't been read yet
+                    # the process has exited, but the result of its start hasn't been read yet
                     self.finish_start(starting)
                 if run := self.runs.get(self.children.pop(pid, "")):
                     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
@@ -169,7 +170,7 @@ class Launcher:
         self.record_ends(ended)
 
     def record_ends(self, ended: list[ProcessRecord]) -> None:
-        """Write the ends to disk and then wake the clients. Clients learn of the ends even if the disk is full."""
+        """Write the exits to disk, and then wake the clients. Clients are informed even if the disk is full."""
         if not ended:
             return
         try:
@@ -187,7 +188,7 @@ class Launcher:
     # Methods for requests
 
     def answer(self, client: socket.socket, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Answer a request. None means that the answer comes later."""
+        """Answer a request. None means that the answer is sent later."""
         match message.get("op"):
             case "hello" if message.get("protocol") == PROTOCOL:
                 root = self.root and str(self.root)
@@ -223,7 +224,7 @@ class Launcher:
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """Send a signal by pidfd, or by pid to a child, whose pid isn't reused before reap(). Return False if the process has ended."""
+        """Send a signal by pidfd, or to a child by its pid, which isn't reused before reap(). Return False if the process has exited."""
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is not the number of a signal")
         starting = self.starting.get(run_id)
@@ -242,7 +243,10 @@ class Launcher:
         return True
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
-        """Forget the ended runs among the ids. After a loss of power, a record may be back and is acknowledged again."""
+        """Forget the exited runs among the IDs, and return their IDs.
+
+        After a loss of power, a forgotten record may exist again; the agent then repeats the request.
+        """
         acked = [i for i in dict.fromkeys(map(str, ids)) if i in self.runs and self.runs[i].finished_at_ms is not None]
         for run_id in acked:
             self.records.forget(run_id)
@@ -252,7 +256,7 @@ class Launcher:
     # Methods that start processes
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
-        """Start a process. A repeated request with the same id returns the status of the first start."""
+        """Start a process. A repeated request with the same ID returns the status of the first start."""
         if order.id in self.runs:
             return {"status": self.runs[order.id].as_document()}
         if order.id in self.starting:
@@ -265,11 +269,11 @@ class Launcher:
             pid = self.fork(order, theirs.fileno())
             ticks = read_parent_and_start_ticks(pid)[1]
             run = ProcessRecord(order.id, pid, ticks, BOOT_ID, order.cgroup, order.grace_seconds, now_ms())
-            # the record isn't synced, because neither container nor record has to survive a reboot
+            # the record isn't synced, because neither the container nor the record must survive a reboot
             self.records.write([run], durable=False)
             ours.send(b"!")
         except OSError as err:
-            ours.close()  # closing this end makes the shim exit, because it reads the end of file
+            ours.close()  # closing this end makes the shim exit, because the shim then reads an end of file
             self.records.forget(order.id)
             return {"failed": {"id": order.id, "stage": "fork", "errno": err.errno, "message": str(err)}}
         finally:
@@ -293,7 +297,7 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start after exec has closed its link or a failure has arrived through the link."""
+        """Finish a start, after exec has closed the pipe to the child, or the child has reported a failure through it."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -339,7 +343,10 @@ class Launcher:
         return running + [starting.run for starting in self.starting.values()]
 
     def continue_stop(self) -> bool:
-        """Ask every process to end, and kill it after its grace period. Return True once all have ended or the rest can't be killed."""
+        """Send SIGTERM to every process, and SIGKILL after its grace period.
+
+        Return True once all have exited or the rest can't be killed.
+        """
         alive, now = self.list_alive(), time.monotonic()
         if self.stop is None:
             patience = max([run.grace_seconds for run in alive], default=0)
@@ -363,10 +370,10 @@ class Launcher:
         log("stopped", left=[run.id for run in self.list_alive()])
 
     def reexec(self) -> None:
-        """Execute the launcher's program again in this process, which keeps its children."""
+        """Replace this process by a new execution of the launcher's program. The process keeps its children."""
         self.asked.reexec = False
         log("reexec", pid=os.getpid())
-        # in the new image, these signals have no handlers yet, and would end it
+        # the new program has no handlers for these signals yet, so a signal would end it
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGTERM})
         try:
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
@@ -382,8 +389,9 @@ def write_file(file: Path, value: str) -> None:
 
 
 def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
-    """Write `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. The agent lacks this capability, and reads afterwards what the kernel
-    granted.
+    """Write `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN.
+
+    The agent doesn't have this capability; it reads the result from the file.
     """
     try:
         write_file(file, kind)
@@ -394,7 +402,7 @@ def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
 
 
 def gather(cgroup: Path) -> int:
-    """Let each thread of a cgroup or its descendants that may run on other CPUs run on all CPUs of the cgroup. Return the number of changed
+    """Let each thread of a cgroup or its descendants run on all CPUs of the cgroup, if its affinity differs. Return the number of changed
     threads.
 
     The kernel reduces each requested affinity to the CPUs of the cgroup.
@@ -418,7 +426,7 @@ def gather(cgroup: Path) -> int:
 
 
 def write_host(write: FileWrite | ThreadMove) -> str | None:
-    """Write a host setting, which the agent itself may only read. Return the error, or None."""
+    """Write a host setting, which the agent itself may only read. Return the error. None means success."""
     try:
         match write:
             case FileWrite():
@@ -433,12 +441,12 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 
 
 def open_pidfd(run: ProcessRecord) -> int | None:
-    """Return a pidfd of the run's process. None means that the process has ended."""
+    """Return a pidfd of the run's process. None means that the process has exited."""
     try:
         # the pidfd is opened before the start times are compared, so that both belong to the same process
         pidfd = os.pidfd_open(run.pid)
     except OSError as err:
-        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL means that the pid is now the id of a thread
+        if err.errno in {errno.ESRCH, errno.EINVAL}:  # EINVAL means that the pid is now the ID of a thread
             return None
         raise
     try:

@@ -1,4 +1,4 @@
-"""The child process between fork and exec, which executes a container's command or reports the stage that failed."""
+"""Child process between fork and exec, which executes a container's command or reports the failed stage."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def list_handled_signals() -> tuple[int, ...]:
 
 
 def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Execute the container's command, or send the stage that failed through the link. The signals that the launcher handles are blocked
-    on entry.
+    """Execute the container's command, or send the failed stage through the link.
+
+    On entry, the signals that the launcher handles are blocked.
     """
     stage = "cgroup"
     try:
@@ -86,7 +87,7 @@ def reset_process() -> None:
 
 
 def connect_output(order: Order, root: Path | None, journal: str) -> None:
-    """Connect stdin to /dev/null, and stdout and stderr to the journal, or without a journal to the log file."""
+    """Connect stdin to /dev/null, and stdout and stderr to the journal. If there is no journal, use the log file instead."""
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         stream.connect(journal)
@@ -107,7 +108,7 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
-    """Apply settings to this process, whose command inherits them. The names are those of a profile in the agent's configuration."""
+    """Apply settings to this process. The command inherits them. Their names are those of a profile in the agent's configuration."""
     import ctypes  # noqa: PLC0415 - few containers have settings, and the launcher itself has none
 
     def call(function: str, *values: int) -> int:

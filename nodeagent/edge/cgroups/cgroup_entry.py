@@ -1,6 +1,6 @@
-"""Entering a cgroup: this process moves itself into a container's cgroup, and reads its own cgroup and CPUs.
+"""Entry into a cgroup: this process moves itself into a container's cgroup, and reads its current cgroup and CPUs.
 
-The module imports little, because `job` loads it at every start.
+The command `job` imports this module at every start, so this module imports little.
 """
 
 import errno
@@ -19,7 +19,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and directly below its child `payload`.
+    """Return the populated cgroups directly below a container's cgroup, and those directly below its child `payload`.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.
@@ -50,14 +50,14 @@ def enter_cgroup(directory: str) -> None:
     """Move this process into a cgroup, and reset its CPU affinity.
 
     Raises:
-        CgroupEntryError: the kernel refuses.
+        CgroupEntryError: the kernel refuses the move.
     """
     reset_affinity()
     path = f"{directory}/cgroup.procs"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.write(descriptor, b"0")  # the number 0 stands for the process that writes (cgroups(7))
+            os.write(descriptor, b"0")  # the number 0 means the writing process itself (cgroups(7))
         finally:
             os.close(descriptor)
     except OSError as err:
@@ -67,8 +67,8 @@ def enter_cgroup(directory: str) -> None:
 def reset_affinity() -> None:
     """Let this process run on all CPUs of its cgroup.
 
-    Since kernel 6.2, an affinity set earlier (by systemd's CPUAffinity= or taskset) also restricts the process in another cgroup, because
-    the kernel keeps the requested mask (sched_setaffinity(2)). A mask of all CPUs restricts nothing.
+    Since kernel 6.2, the kernel keeps the affinity mask that was requested earlier, by systemd's CPUAffinity= or taskset
+    (sched_setaffinity(2)). This mask also restricts the process in another cgroup. A mask of all CPUs restricts nothing.
 
     Raises:
         CgroupEntryError: the kernel refuses.

@@ -32,7 +32,7 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Events that wake the agent. The agent's own scan opens and closes files, and must not wake the agent again."""
+"""Events of interest. Opening and closing files without a write isn't one of them, because the agent's own scan causes such events."""
 
 _DirectoryIdentity = tuple[int, int]
 
@@ -53,7 +53,7 @@ class ManifestWatch:
 
     Args:
         directory: absolute path of the directory, which need not exist.
-        wake: called from the watch's thread, often. It must be quick and must not raise.
+        wake: function that the watch's thread calls often. It must be quick and must not raise.
     """
 
     def __init__(self, directory: str, wake: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ class ManifestWatch:
         """
 
     def renew(self) -> bool:
-        """Watch the directory as it is now, and return whether it exists. Call this method before every scan; it is cheap.
+        """Watch the current directory, and return whether it exists. Call this cheap method before every scan.
 
         Raises:
             ManifestWatchError: the kernel refuses.
@@ -125,7 +125,7 @@ class ManifestWatch:
 
 
 class _ManifestHandler(FileSystemEventHandler):
-    """Handler of file events, which runs in watchdog's thread."""
+    """Handler of file system events, in watchdog's thread."""
 
     def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
         self._name = Path(directory).name

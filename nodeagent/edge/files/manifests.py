@@ -1,7 +1,7 @@
 """Reader of the files in the manifest directory.
 
 Symbolic links are followed, as by kubelet, because configuration tools install a file by swapping a link (`..data`). A user who can write
-there can start processes as root anyway.
+to this directory can start processes as root anyway.
 """
 
 import errno
@@ -23,14 +23,14 @@ from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Limit on manifests per directory. The first manifests by name are read."""
+"""Limit on manifests per directory. If there are more, the first ones in name order are read."""
 MAX_OTHER_FILES = 20
-"""Limit on the listed files that aren't manifests. The first files by name are listed."""
+"""Limit on listed files that aren't manifests. If there are more, the first ones in name order are listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Limit on the total size of all manifests."""
 MAX_READINGS = 3
-"""Limit on the readings in one scan, if the directory keeps changing while it is read."""
+"""Limit on readings per scan, for a directory that changes during each reading."""
 
 LOCK_SECONDS = 10
 """Time that a command waits for another command that writes manifests."""
@@ -39,7 +39,7 @@ _TICK_NS = 50_000_000
 _PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""Suffixes of the names of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
+"""File name suffixes of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -57,7 +57,7 @@ _SHOWN_BY = {
 
 
 def _explain_hidden(path: str) -> str:
-    """Explain which setting of the unit hides a directory from the agent. The text is empty if no setting does."""
+    """Explain which setting of the unit hides a directory from the agent. Empty if no setting hides it."""
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
@@ -83,15 +83,15 @@ class ManifestLockError(NodeAgentError):
 
 
 class ManifestFile(Struct, frozen=True):
-    """One file of the directory."""
+    """File in the manifest directory."""
 
     name: str
     content: bytes | None
-    """Content of the file. None means that the file can't be read now, and its pods stay unchanged."""
+    """Content of the file. None means that the file can't be read now. Its pods then stay unchanged."""
     problem: str | None = None
     """Reason why the content is missing, with the file's path."""
     being_written: bool = False
-    """Whether the problem is temporary, because a process has the file open for writing."""
+    """Whether the problem is temporary, because another process has the file open for writing."""
 
 
 class ManifestScan(Struct, frozen=True):
@@ -100,27 +100,27 @@ class ManifestScan(Struct, frozen=True):
     unread: int = 0
     """Number of files beyond MAX_FILES."""
     others: tuple[str, ...] = ()
-    """Names of other visible files, in order, without editors' backups."""
+    """Names of other visible files, in name order, without editors' backups."""
     is_partial: bool = False
-    """Whether the directory changed during each reading. A renamed file may then be missing under both names."""
+    """Whether the directory changed during each reading. A renamed file may then be missing under both its names."""
 
 
 class ReadFile(Struct, frozen=True):
-    """A file as last read, with those parts of its status that any change of the file changes."""
+    """File as of its last reading, with a stamp of the file's status. A change of the file changes the stamp."""
 
     file: ManifestFile
     stamp: tuple[int, ...]
     is_certain: bool
-    """Whether every later change will change the stamp. Otherwise the file is read again each time."""
+    """Whether a later change of the file is sure to change the stamp. If not, the file is read at each scan."""
 
 
 class KnownManifests(Struct):
-    """Last readings of a directory, so that unchanged files need not be read again."""
+    """Last readings of a directory, so that unchanged files aren't read again."""
 
     files: dict[str, ReadFile] = field(default_factory=dict)
     """Files by name, as found by the last scan."""
     version: tuple[int, int] | None = None
-    """Ctime and inode of the directory at the last complete scan. None means that another complete scan is needed."""
+    """The directory's ctime and inode as of the last complete scan. None means that another complete scan is needed."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
@@ -133,18 +133,18 @@ class _Listing(Struct, frozen=True):
     version: tuple[int, int]
     """Ctime of the directory, and a hash of all names with their inodes, because several changes may have the same ctime."""
     is_certain: bool
-    """Whether every later change of the directory will change its ctime."""
+    """Whether a later change of the directory is sure to change its ctime."""
 
 
 @contextmanager
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
-    """Lock the manifests against other commands. If another command has the lock, wait at most LOCK_SECONDS.
+    """Lock the manifests against other commands. Wait at most LOCK_SECONDS for another command.
 
-    The lock is on a temporary file that only its owner can open, because any reader of the directory could lock the directory itself.
+    The lock is on a temporary file that only the file's owner can open. The directory itself could be locked by every user who can read it.
 
     Args:
         path: the directory, or the only manifest.
-        hint: next step if this user may not write to the directory.
+        hint: next step, for an error message, if this user may not write to the directory.
 
     Raises:
         ManifestDirectoryError: the path doesn't exist.
@@ -191,7 +191,7 @@ def _try_lock(handle: int, lock: Path) -> bool:
             return False
     except (BlockingIOError, FileNotFoundError):
         return False
-    with suppress(OSError):  # if the disk is too full to write the pid, manifests can still be deleted
+    with suppress(OSError):  # if the disk is too full for the pid, manifests can still be deleted
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     return True
@@ -202,9 +202,9 @@ def scan_manifests(path: str, known: KnownManifests | None = None, part: float =
 
     Args:
         path: the directory or manifest.
-        known: the last readings, which are updated. Files that have not changed since aren't read again.
-        part: part of the files that is looked at while the directory has no other files than before, 0 to 1. Symbolic links, and files
-            that could not be read, are always looked at. If nothing has changed, the result is the same object as before.
+        known: the last readings, which are updated. Unchanged files aren't read again.
+        part: part of the files, 0 to 1, that is checked for changes while the directory has the same files as before. Symbolic links, and
+            files that could not be read, are always checked. If nothing has changed, the result is the same object as before.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -249,7 +249,7 @@ def _version(directory_fd: int) -> tuple[int, int]:
 
 
 def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> bool:
-    """Return whether the directory has changed since the last scan, or one of the files that this scan looks at."""
+    """Return whether the directory, or one of the files that are checked this time, has changed since the last scan."""
     if known.version != _version(directory_fd):
         return True
     names = {name for name, read in known.files.items() if not read.is_certain}
@@ -266,7 +266,7 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> 
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Function that returns those parts of a file's status that any change of the file changes."""
+"""Function that returns the stamp: all values of a file's status that a change of the file changes."""
 
 
 def _list(directory_fd: int) -> _Listing:
@@ -300,7 +300,7 @@ def _list(directory_fd: int) -> _Listing:
 
 
 def _read_version(directory_fd: int) -> tuple[int, int]:
-    """Return `_Listing.version` as of now."""
+    """Return the current value of `_Listing.version`."""
     entries_hash, changed_ns = 0, os.fstat(directory_fd).st_ctime_ns
     with os.scandir(directory_fd) as entries:
         for entry in entries:
@@ -350,7 +350,7 @@ def _is_link(directory_fd: int, name: str) -> bool:
 
 
 def _is_certain(changed_ns: int) -> bool:
-    """Return whether any change from now on will get another ctime. The kernel's ticks are at most 10 ms long."""
+    """Return whether a change from now on is sure to get a later ctime. The kernel's clock ticks are at most 10 ms long."""
     return time.time_ns() - changed_ns > _TICK_NS
 
 
@@ -372,7 +372,7 @@ def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> Man
         try:
             os.readlink(name, dir_fd=directory_fd)
         except OSError:
-            raise err from None  # the name isn't a link, so the file has vanished
+            raise err from None  # the name isn't a link, so the file was removed
         target = os.path.realpath(path)
         hidden = _explain_hidden(target)
         problem = f"cannot open {path}: a symbolic link to a file that doesn't exist ({target}: {err.strerror}){hidden}"
@@ -421,9 +421,9 @@ def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> Manifest
 
 @contextmanager
 def _hold_lease(file: int) -> Iterator[bool]:
-    """Take a read lease (fcntl(2), F_SETLEASE), and yield False if a process has the file open for writing.
+    """Take a read lease (fcntl(2), F_SETLEASE). Yield False if a process has the file open for writing.
 
-    A later writer waits until the lease is returned, so that no half-written file is read. Without leases (network file systems, files of
+    A later writer waits until the lease is released, so that no half-written file is read. Without leases (network file systems, files of
     other users) the file counts as complete.
     """
     try:

@@ -1,6 +1,7 @@
-"""Placement files, which tell containers' processes their CPUs: one per container, in a directory per pod, readable by all users.
+"""Placement files, from which processes of containers read their CPUs: one file per container, in a directory per pod, readable by all
+users.
 
-A file is replaced atomically, so that readers never see half a file, and a watch of its directory reports one rename.
+A file is replaced atomically, so that readers never see a half-written file. A watch of the directory then reports one rename.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def _make_error(verb: str, path: Path, err: OSError) -> PlacementFileError:
 
 
 class PlacementFiles:
-    """Store of files named `POD/CONTAINER`."""
+    """Storage of files named `POD/CONTAINER`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -93,10 +94,10 @@ class PlacementFiles:
         return found
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file's content. Symbolic links in its path are replaced, not followed.
+        """Replace a file's content. Symbolic links in the path are replaced, and not followed.
 
         Raises:
-            PlacementFileError: the write failed, and the file has its old content. Nothing else is left of the write.
+            PlacementFileError: the write failed. The file has its old content, and no temporary file is left.
         """
         path = self._directory / name
         temporary = path.with_name(f".{path.name}.new")
@@ -125,7 +126,7 @@ class PlacementFiles:
         """Remove an entry that `read` found. The pod's directory is removed with its last file.
 
         Raises:
-            PlacementFileError: the entry is still there.
+            PlacementFileError: the entry could not be removed.
         """
         path = self._directory / name
         try:

@@ -1,6 +1,4 @@
-"""Files that survive a crash. They are written atomically, read with a size limit, set aside if unusable, and locked against a second
-agent.
-"""
+"""Files that survive a crash: written atomically, read with a size limit, set aside when unusable, and locked against a second agent."""
 
 import contextlib
 import enum
@@ -30,7 +28,7 @@ class StateFileError(NodeAgentError):
 
 
 _LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
-"""Values of errno on file systems without hard links."""
+"""Error numbers of file systems without hard links."""
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
@@ -60,20 +58,20 @@ def temporary_path(path: str) -> str:
 
 
 class Sync(enum.Enum):
-    """What a file is guaranteed to contain after a loss of power. docs/reliability.md lists the guarantee of each file."""
+    """Guarantee about a file's content after a write and a loss of power. docs/reliability.md lists the value for each file."""
 
     DURABLE = enum.auto()
-    """The new content. The file is synced before it gets its name, and the directory after that."""
+    """Guarantee of the new content. The file is synced before the rename, and the directory afterwards."""
     WHOLE = enum.auto()
-    """The old or the new content. Only the file is synced."""
+    """Guarantee of either the old or the complete new content. Only the file is synced."""
     NONE = enum.auto()
-    """Any content, for instance none. Nothing is synced."""
+    """No guarantee: the file may be empty, for instance. Nothing is synced."""
 
 
 def write_atomically(
     path: str, content: bytes, *, mode: int = 0o600, sync: Sync = Sync.DURABLE, hint: str | None = None
 ) -> None:
-    """Replace the file's content. After a death of the process at any time, the file has either its old or its new content.
+    """Replace the file's content. If the process is killed at any time, the file has either its old or its new content.
 
     The caller must hold the directory's lock, so that there is only one writer.
 
@@ -81,8 +79,8 @@ def write_atomically(
         path: the file.
         content: the complete content.
         mode: permissions of the file.
-        sync: what is left after a loss of power.
-        hint: next step after a failure, for a file outside of the state directory.
+        sync: guarantee after a loss of power.
+        hint: next step after a failure, for a file outside the state directory.
 
     Raises:
         StateFileError: the file has its old content, or new content that isn't durable yet. The write can be repeated.
@@ -105,10 +103,10 @@ def write_atomically(
 
 
 def remove(path: str) -> None:
-    """Remove a file, and a temporary file left by a crash. Either may be missing.
+    """Remove a file, and a temporary file left by a crash. Both may be missing.
 
     Raises:
-        StateFileError: the file is still there.
+        StateFileError: the file could not be removed.
     """
     try:
         _remove_if_there(path)
@@ -149,8 +147,8 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
     Args:
         path: the file.
-        max_bytes: limit of the content.
-        follow_symlinks: whether the last part of the path may be a symbolic link. Administrators may install files in this way.
+        max_bytes: limit on the file's size.
+        follow_symlinks: whether the last part of the path may be a symbolic link, as it may for files that an administrator installs.
 
     Raises:
         StateFileError: the file cannot be read, is not a regular file, or is too large.
@@ -193,8 +191,8 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 def set_aside(path: str) -> str:
     """Give an unusable file a second name, `PATH.aside-N`, and return that name. No file is ever overwritten.
 
-    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and
-    doesn't add a third. Entries that aren't regular files are renamed.
+    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and adds
+    no third name. Entries that aren't regular files are renamed.
 
     Raises:
         StateFileError: the second name could not be created.
@@ -229,7 +227,7 @@ def _add_second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Lock of a directory, which lasts until `release` or the end of the process."""
+    """Lock on a directory. It lasts until `release`, or until the process ends."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -252,7 +250,8 @@ class DirectoryLock:
 def lock_directory(path: str) -> DirectoryLock:
     """Lock a directory against other agents.
 
-    The directory itself is locked, which works on a full or read-only file system. A file in it contains the pid of the lock's holder.
+    The directory itself is locked, which works on a full or read-only file system. A file in the directory contains the pid of the process
+    with the lock.
 
     Raises:
         StateFileError: another agent uses the directory, or the directory cannot be opened.

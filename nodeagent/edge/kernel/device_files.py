@@ -1,4 +1,4 @@
-"""The device files of a PCI function. They are looked up each time, because device numbers may change with each boot."""
+"""Device files of a PCI function. They are searched for each time, because device numbers may change at each boot."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Limit on directories below a function. A card with 128 RDMA queues has about a thousand."""
+"""Limit on directories searched below a function. A card with 128 RDMA queues has about a thousand."""
 _SKIPPED_DIRECTORIES = frozenset(
     {"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"}
 )
@@ -20,7 +20,7 @@ def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
     """Return the device files of a function, sorted by path. A network interface has none.
 
     Raises:
-        SysfsError: the function is absent, or its directory in /sys can't be read.
+        SysfsError: the function doesn't exist, or its directory in /sys can't be read.
     """
     sys = Path(root) / "sys"
     function = Path(root) / PCI / address
@@ -52,7 +52,7 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
         dev = (directory / "dev").read_text(encoding="ascii", errors="backslashreplace")
         uevent = (directory / "uevent").read_text(encoding="ascii", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
-        return  # the directory isn't a device's, or has gone
+        return  # the directory belongs to no device, or was removed
     except OSError as err:
         raise SysfsError(str(directory), err.strerror or str(err)) from err
     yield parse_device_file(str(directory), dev, uevent, is_block=_read_link(directory / "subsystem") == BLOCK)

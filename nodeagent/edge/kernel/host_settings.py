@@ -1,4 +1,4 @@
-"""Host settings that name CPUs or belong to one CPU, read from /proc and /sys. A privileged process writes them."""
+"""Host settings that name CPUs or are specific to a CPU, read from /proc and /sys. A privileged process writes them."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""Limit above the size of the longest of these files, a mask of 8,192 CPUs."""
+"""Limit on the size of these files. The longest has a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:
@@ -37,13 +37,13 @@ class HostSettingsFiles:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._nodes: dict[str, tuple[int, str]] = {}
-        """NUMA node of each interrupt's device, by number, with the instance of the interrupt that has it."""
+        """NUMA node of each interrupt's device, by interrupt number, with the inode that identifies this instance of the interrupt."""
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
-        """Read those settings of these kinds that can be changed. Settings that disappear meanwhile are left out.
+        """Read the changeable settings of these kinds. Settings that disappear meanwhile are left out.
 
         Raises:
-            HostFileError: a setting's content can't be read, or has another form.
+            HostFileError: a setting can't be read or parsed.
         """
         found: dict[Setting, Value] = {}
         for setting in self._list_settings(kinds):
@@ -61,9 +61,10 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts about interrupts and network queues: the identity of the instance, and the CPUs near an interrupt's device.
+        """Return facts about interrupts and network queues: an identity of each, and the CPUs near an interrupt's device.
 
-        An interrupt's directory in /sys has a new inode number for each instance. A network interface keeps its index when renamed.
+        An interrupt is identified by the inode number of its directory in /sys, which changes when the interrupt is created again. A
+        network interface is identified by its index, which stays the same after a rename.
         """
         numbers = _parse_numbers(self._list_names(_NODES), "node")
         cpus_near = {str(number): _read_cpus(f"{self._root}/{_NODES}/node{number}/cpulist") for number in numbers}
@@ -91,7 +92,10 @@ class HostSettingsFiles:
         return found
 
     def read_effective_cpus(self, interrupt: Setting) -> CpuSet:
-        """Return the CPUs to which the kernel delivers an interrupt. An empty set means that they are unknown, or the interrupt is gone."""
+        """Return the CPUs to which the kernel delivers an interrupt.
+
+        An empty set means that the CPUs are unknown, or the interrupt no longer exists.
+        """
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
                 return CpuSet.parse(_read_text(f"{self._root}/{IRQS}/{interrupt.name}/{name}").strip())
@@ -140,7 +144,7 @@ class HostSettingsFiles:
         return frozenset()
 
     def find_interrupt_numbers(self, device: str) -> frozenset[int]:
-        """Return the numbers of a device's interrupts, for display. The set is empty if they can't be listed."""
+        """Return the numbers of a device's interrupts, for display. Return an empty set if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
         except HostFileError:
@@ -150,7 +154,7 @@ class HostSettingsFiles:
         return f"{self._root}/{path_of(setting)}"
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write files, given as path and content. Return the error of each write, or None."""
+        """Write files, given as pairs of path and content. Return None for each success, or the error."""
         results: list[str | None] = []
         for path, value in writes:
             try:
@@ -200,7 +204,7 @@ class HostSettingsFiles:
 
 
 def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers at the end of names with a common prefix, such as 0 in `node0`."""
+    """Return the numbers in names that begin with `kind`, such as 0 in `node0`."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 
@@ -224,7 +228,7 @@ def read_online_cpus(root: str = "/") -> CpuSet:
 
 
 def read_host_cpus(root: str = "/") -> CpuSet:
-    """Read the CPUs of the root cgroup, which are online and in no partition.
+    """Read the CPUs of the root cgroup: all online CPUs that are in no partition.
 
     Raises:
         HostFileError: the kernel's file can't be read.
@@ -251,9 +255,7 @@ def _read_text(path: str) -> str:
 
 
 def _read_with_mode(path: str) -> tuple[int, str]:
-    """Read a small file of one line, and return it with its mode bits. The kernel returns at most a page of a long list of
-    CPUs per read.
-    """
+    """Read a file with one line, and its mode bits. The kernel returns at most a page of a long CPU list in one read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         mode, text = os.fstat(descriptor).st_mode, b""
@@ -271,7 +273,7 @@ def _make_error(path: str, err: Exception) -> HostFileError:
 
 
 def read_boot_id(root: str = "/") -> str:
-    """Return the id of this boot. Empty means unknown."""
+    """Return the ID of this boot. Empty means that it is unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

@@ -1,4 +1,4 @@
-"""Interrupts as the kernel reports them: their devices and CPUs, and whether they can be moved."""
+"""Interrupts as shown by the kernel: their devices and CPUs, and whether they can be moved."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,10 +11,10 @@ from nodeagent.formats.kernel.host_files import WRITABLE
 
 
 def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
-    """Describe interrupts by their numbers. An interrupt that is gone has an empty name.
+    """Describe interrupts by their numbers. A removed interrupt has an empty name.
 
-    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound. If no file is read-only, the
-    kernel is therefore older, and no description says whether an interrupt can be moved.
+    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound, so a kernel without any
+    read-only file is older. On such a kernel, it is unknown which interrupts can be moved.
     """
     is_movable = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
@@ -26,7 +26,7 @@ def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[
 
 
 def find_interrupts_on(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterrupt, ...]:
-    """Return the interrupts in use that may be delivered to these CPUs, by number. Unreadable interrupts are left out."""
+    """Return the interrupts in use that may be delivered to these CPUs, ordered by number. Unreadable interrupts are left out."""
     found = []
     for directory in (root / "proc/irq").glob("[0-9]*"):
         with suppress(OSError, ValueError):
@@ -63,7 +63,7 @@ def read_softirq_counters(root: Path = Path("/")) -> bytes | None:
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Return whether the kernel forbids moving an interrupt. The result is always False on older kernels, which don't report this."""
+    """Return whether the kernel forbids moving an interrupt. Older kernels don't show this, so the result is always False there."""
     with suppress(OSError):
         return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     return False

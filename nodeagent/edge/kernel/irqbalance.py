@@ -1,8 +1,7 @@
-"""Client of irqbalance's socket, for root.
+"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and accepts requests to avoid CPUs.
 
-irqbalance distributes interrupts every few seconds, and can be asked to avoid CPUs. irqbalance forgets such requests when it restarts, and
-doesn't confirm them. A request replaces the CPUs banned by irqbalance's configuration (IRQBALANCE_BANNED_CPULIST) or the kernel's command
-line (isolcpus, nohz_full), so the request must include these CPUs.
+irqbalance forgets requests when it restarts, and doesn't confirm them. A request replaces the CPUs banned by irqbalance's configuration
+(IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full), so the request must include these CPUs.
 """
 
 import socket
@@ -26,7 +25,7 @@ DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
 """Timeout of each step of a call. irqbalance doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""Limit on an answer, which has about a hundred bytes for each excluded interrupt."""
+"""Limit on the size of an answer. An answer has about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"
 
 
@@ -50,7 +49,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Let irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing without irqbalance.
+    """Keep interrupts off exactly these CPUs, from irqbalance's next scan on. Do nothing if irqbalance doesn't run.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -66,9 +65,9 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Let irqbalance exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing without irqbalance.
+    """Exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing if irqbalance doesn't run.
 
-    The interrupts replace those of irqbalance's command line (--banirq), and so must include them.
+    The interrupts replace the interrupts excluded by irqbalance's command line (--banirq), and must therefore include those.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -84,7 +83,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Let irqbalance return to its own configuration, from its next scan on. Do nothing without irqbalance.
+    """Restore irqbalance's own configuration, from its next scan on. Do nothing if irqbalance doesn't run.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -97,7 +96,7 @@ def _ask(request: bytes, directory: Path) -> str | None:
         try:
             return _exchange(path, request)
         except (ConnectionRefusedError, FileNotFoundError):
-            continue  # a killed irqbalance leaves its socket behind
+            continue  # a killed irqbalance doesn't remove its socket
         except BlockingIOError as err:
             raise IrqbalanceError(f"no answer from irqbalance at {path} for {CALL_SECONDS:g} s", hint=_HINT) from err
         except OSError as err:
@@ -106,7 +105,10 @@ def _ask(request: bytes, directory: Path) -> str | None:
 
 
 def _exchange(path: Path, request: bytes) -> str:
-    """Send one request, and read until irqbalance closes the connection. With settimeout, connect would fail while the backlog is full."""
+    """Send one request, and read until irqbalance closes the connection.
+
+    settimeout isn't used, because connect would then fail while the backlog is full.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
         timeval = struct.pack("ll", int(CALL_SECONDS), int(CALL_SECONDS % 1 * 1_000_000))
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)

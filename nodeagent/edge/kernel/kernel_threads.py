@@ -1,6 +1,6 @@
 """Kernel threads that are not bound to one CPU, and their affinities.
 
-New threads don't inherit the affinity of kthreadd, and so have to be found again. Workers of unbound workqueues follow
+New threads don't inherit the affinity of kthreadd, so each scan must look for them. Workers of unbound workqueues follow
 /sys/devices/virtual/workqueue/cpumask. The kernel itself keeps all other threads off the CPUs of cpuset partitions.
 """
 
@@ -19,7 +19,7 @@ class KernelThreadsError(NodeAgentError):
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Identity of a thread: its ID and its start time, because IDs are reused."""
+    """Identity of a thread. It includes the start time, because thread IDs are reused."""
 
     pid: int
     start_ticks: int
@@ -33,7 +33,7 @@ class KernelThread(Struct, frozen=True):
 
 
 def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
-    """Set the affinity of a thread. Return the error, or None after success."""
+    """Set the affinity of a thread. Return None for success, or the error."""
     try:
         if _read_stat(f"/proc/{thread.pid}").start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
@@ -47,7 +47,7 @@ class KernelThreads:
     """Finder of the kernel threads that can be moved.
 
     The kernel refuses to move workers and rescuers of workqueues (EINVAL). A thread that works for a process, such as vhost for a virtual
-    machine, is in the process's cgroup, and stays there.
+    machine, is in that process's cgroup and isn't moved.
 
     Args:
         proc: directory of the processes.
@@ -56,17 +56,17 @@ class KernelThreads:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[str, int], _Look] = {}
-        """Result of the last look at each process, by the name and inode of the process's directory. A later process with the same ID has
+        """Last check of each process. The key is the name and the inode of the process's directory. A later process with the same id has
         another inode (proc_flush_pid in fs/proc/base.c).
         """
 
     def find(self, *, rescan: bool = True) -> dict[ThreadKey, KernelThread]:
-        """Return the movable kernel threads. Threads that end meanwhile are left out.
+        """Return the movable kernel threads. Threads that exit meanwhile are left out.
 
         Args:
-            rescan: whether known threads are checked again, because they may have entered or left a cgroup. Otherwise only the affinities
-                of known threads are read. Threads that the last call found for the first time are checked again in any case, because the
-                kernel binds a new thread, or moves it into a cgroup, after it has appeared.
+            rescan: whether known threads are checked again, because a thread may enter or leave a cgroup. Otherwise only their affinities
+                are read. Threads that were new in the last call are always checked again, because the kernel binds a new thread, or moves
+                it into a cgroup, shortly after its creation.
 
         Raises:
             KernelThreadsError: the processes can't be listed, or a thread can't be read.
@@ -100,7 +100,7 @@ class _Look(Struct, frozen=True):
     name: str
     is_first: bool
     is_final: bool
-    """Whether no later look can find a movable thread, because the thread is bound or isn't a kernel thread."""
+    """Whether no later check can find a movable thread, because the thread is bound or isn't a kernel thread."""
 
 
 def _look_at(directory: str, *, is_first: bool) -> _Look:
@@ -112,7 +112,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""Limit above the size of the longest of these files, which have the lists of CPUs and groups in /proc/PID/status."""
+"""Limit on the size of these files, because the lists of CPUs and groups in /proc/PID/status are long."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

@@ -1,4 +1,4 @@
-"""Reader of the kernel's files for the report of one run of a command. They describe the job's cgroup, the job's CPUs and the node."""
+"""Reader of the kernel's files for a report on one run of a command: files of the job's cgroup, of its CPUs and of the node."""
 
 import os
 import time
@@ -39,18 +39,18 @@ _OF_CPU = ("scaling_min_freq", "scaling_max_freq", "scaling_governor", "scaling_
 
 
 class RunFiles:
-    """Files for the report of one job."""
+    """Kernel files for the report on one job."""
 
     def __init__(
         self, cgroup: str, cpus: CpuSet, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Locate the files.
+        """Determine the paths of the files.
 
         Args:
             cgroup: directory of the job's cgroup.
             cpus: CPUs of the job.
             root: directory that contains proc/ and sys/.
-            clock: nanoseconds of a monotonic clock.
+            clock: function that returns the nanoseconds of a monotonic clock.
         """
         self._cgroup, self._cpus, self._root, self._clock = cgroup, cpus, root, clock
 
@@ -65,12 +65,15 @@ class RunFiles:
         return FileTexts(counters.at_ns, {**sample.files, **counters.files}, {**sample.reasons, **counters.reasons})
 
     def read_environment(self) -> FileTexts:
-        """Read those properties of the node on which the speed of a run depends."""
+        """Read the properties of the node on which the speed of a run depends."""
         names = (KERNEL, CPU_INFO, COMMAND_LINE, THP, ASLR, NO_TURBO, BOOST, *map(siblings_file, self._cpus))
         return self._read((*names, *self._list(MITIGATIONS, "")))
 
     def _list_parents_stats(self) -> Iterator[str]:
-        """List cpu.stat of each cgroup above the job's cgroup, because a cgroup's counters lack the throttling by quotas above it."""
+        """Yield the path of cpu.stat for each cgroup above the job's cgroup.
+
+        A cgroup's own counters don't include throttling by quotas above it.
+        """
         mount = self._root / CGROUPS
         for parent in Path(self._cgroup).parents:
             if mount in parent.parents:

@@ -20,22 +20,22 @@ from nodeagent.formats.kernel.sysfs_sample import (
 )
 
 ATTEMPTS = 8
-"""Limit on readings of a machine whose CPUs come and go. A reading takes about 0.1 s."""
+"""Limit on repeated readings while CPUs are added or removed. A reading takes about 0.1 s."""
 
 MAX_FILE_BYTES = 32 * 2**20
-"""Limit on a file. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
+"""Limit on a file's size. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
 
 _LINK = "@"
-"""Suffix of a pattern for links, whose target is read as text."""
+"""Suffix of a pattern for symbolic links. The target of such a link is read as text."""
 
 _Files = dict[str, "_Files | None"]
-"""Tree of wanted names in a directory. None means a file to read. An empty tree means that only the name is needed."""
+"""Names to read in a directory. None means that the name is a file to read. An empty mapping means that only the name is wanted."""
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
 
 class VanishedError(SysfsError):
-    """A directory lists a file that doesn't exist."""
+    """A file in the listing of a directory doesn't exist any more."""
 
 
 def read_devices(root: str = "/") -> SysfsSample:
@@ -81,7 +81,9 @@ def read_machine(root: str = "/") -> SysfsSample:
 
 
 def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
-    """Read files below the root by patterns: `#` is a decimal number, `*` any name, and `@` at the end marks a link.
+    """Read the files below the root that match the patterns.
+
+    In a pattern, `#` is a decimal number, `*` any name, and a final `@` marks a link.
 
     Raises:
         SysfsError: a file can't be read, or files kept vanishing.
@@ -97,7 +99,7 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
 
 
 def read_fingerprint_files(root: str = "/") -> SysfsSample:
-    """Read the few files that change whenever the machine changes (see formats/kernel/machine_fingerprint.py).
+    """Read the few files that change whenever the machine changes (formats/kernel/machine_fingerprint.py).
 
     Raises:
         SysfsError: a file is missing or can't be read.
@@ -106,7 +108,7 @@ def read_fingerprint_files(root: str = "/") -> SysfsSample:
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the kernel and service settings that `nodeagent check` judges. The result also lists unreadable files."""
+    """Read the kernel and service settings for `nodeagent check`. The result also lists unreadable files."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -127,7 +129,7 @@ def write_setting(path: str, text: str, root: str = "/") -> None:
     """Change an existing setting.
 
     Raises:
-        SysfsError: the setting is absent, or cannot be changed.
+        SysfsError: the setting doesn't exist, or can't be changed.
     """
     full = f"{root.rstrip('/')}/{path}"
     try:
@@ -168,8 +170,8 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
     """Yield the text of each wanted file and the wanted names of each listed directory, by path below the root.
 
-    `listed` tells whether this path was found in a listing of its parent directory, so that it must exist. Directories on a fixed path
-    aren't listed.
+    `listed` means that the listing of the parent directory contained this path, so the path must exist. Directories on a fixed path aren't
+    listed.
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):
@@ -203,7 +205,7 @@ def _matches(wanted: str, name: str) -> bool:
 
 
 def _escape(name: str) -> str:
-    """Return a name as ASCII text for documents. The name of a network interface may have any bytes."""
+    """Return a name as ASCII text for documents, because the name of a network interface may contain any bytes."""
     return os.fsencode(name).decode("ascii", "backslashreplace")
 
 

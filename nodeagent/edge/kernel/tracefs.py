@@ -1,8 +1,8 @@
-"""Counters of the tasks and interrupts that run on some CPUs, kept by the kernel in a tracefs instance (histogram triggers).
+"""Counters of the tasks and interrupts on some CPUs. The kernel counts in a tracefs instance (histogram triggers).
 
-Events are only counted, and other users of tracing are not disturbed. The kernel removes an instance only on request. A shell therefore
-waits until this process ends, and then removes the instance. The instance's name contains this process's id, so that the next run can
-remove a leftover instance (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+Events are only counted, and other users of tracing are not disturbed. The kernel removes an instance only on request. A shell process
+therefore waits until this process ends, and then removes the instance. The instance's name contains this process's pid, so that the next
+run can remove a leftover instance (`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
 
 import errno
@@ -38,8 +38,10 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Shell script that waits for the end of its input and then removes a directory. The script ignores SIGTERM, which systemd sends to all
-processes of a unit. It tries several times, because the ending process may keep files open for a moment.
+"""Shell script that waits for the end of its input and then removes a directory.
+
+It ignores SIGTERM, which systemd sends to all processes of a unit. It tries several times, because the exiting process may keep files open
+for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -54,7 +56,7 @@ class TracefsError(NodeAgentError):
 
 
 class CpuRecording:
-    """Counters of one tracefs instance created by `record`."""
+    """Counters of one tracefs instance, which is created by `record`."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -76,11 +78,7 @@ class CpuRecording:
             self._trigger(event, f"{histogram}:pause {self._condition}")
 
     def begin(self) -> None:
-        """Start counting, and stop counting exits.
-
-        Raises:
-            TracefsError: the kernel refuses.
-        """
+        """Start all counters, and stop counting exits."""
         self._exits = self._read(_EXITS)
         self._trigger(_EXITS, f"{_EXITS_COUNTED}:pause")
         for event, histogram in _COUNTED.items():
@@ -89,7 +87,7 @@ class CpuRecording:
             self._began[event] = from_ns, time.monotonic_ns()
 
     def end(self) -> CpuHistograms:
-        """Stop all counters at one moment, and read them.
+        """Stop all counters at the same moment, and read them.
 
         Raises:
             TracefsError: a counter cannot be read.
@@ -134,10 +132,10 @@ class CpuRecording:
 
 @contextmanager
 def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
-    """Make a tracefs instance with prepared counters of these CPUs, and remove it afterwards.
+    """Create a tracefs instance with prepared counters of these CPUs. Remove the instance after the `with` block.
 
     Raises:
-        TracefsError: the kernel lacks tracing, or refuses it.
+        TracefsError: the kernel has no tracing, or refuses it.
     """
     _check_tracefs(tracefs)
     remove_abandoned(tracefs)
@@ -150,10 +148,10 @@ def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
 
 @contextmanager
 def make_temporary_directory(path: Path) -> Iterator[Path]:
-    """Make a directory that is removed afterwards, even if this process is killed.
+    """Create a directory that is removed after the `with` block, even if this process is killed.
 
     Raises:
-        TracefsError: the directory can't be made.
+        TracefsError: the directory can't be created.
     """
     try:
         # the removing process has its own session, so that the terminal's signals to the command don't end it
@@ -180,7 +178,7 @@ def make_temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(tracefs: Path = TRACEFS) -> None:
-    """Remove leftover instances of ended processes."""
+    """Remove leftover instances of processes that have exited."""
     try:
         found = sorted(path for path in (tracefs / "instances").iterdir() if path.name.startswith(_PREFIX))
     except OSError as err:
@@ -209,7 +207,7 @@ def _check_tracefs(tracefs: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raise OSError where access is denied, unlike Path.exists of some versions."""
+    """Return whether a path exists. Raise OSError if access is denied, unlike Path.exists in some Python versions."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -218,7 +216,7 @@ def _exists(path: Path) -> bool:
 
 
 def _read_start_ticks(pid: int) -> int | None:
-    """Return the start time of a process. None means that the process has ended."""
+    """Return the start time of a process, in clock ticks since boot. None means that the process has exited."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

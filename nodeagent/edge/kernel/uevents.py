@@ -18,10 +18,10 @@ _SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
 _NETLINK_KOBJECT_UEVENT = 15
 """Constant of linux/netlink.h."""
 _KERNEL_GROUP = 1
-"""Group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). Group 2 is udev's."""
+"""Multicast group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). udev's messages have group 2."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""Limit on a message. The kernel's messages have at most 2 KiB of variables (UEVENT_BUFFER_SIZE) and a path."""
+"""Limit on the size of a message. The kernel's messages have a path and at most 2 KiB of variables (UEVENT_BUFFER_SIZE)."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 
@@ -31,11 +31,11 @@ class UeventError(NodeAgentError):
 
 
 class Hotplug(enum.Enum):
-    """Reason to read the machine again."""
+    """Reason for another reading of the machine."""
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Uevents came faster than they were read, so some are lost."""
+    """Reason that uevents were lost because they arrived faster than they were read."""
 
 
 def open_uevent_socket() -> socket.socket:
@@ -67,13 +67,13 @@ def _make_error(err: OSError) -> UeventError:
 
 
 class Uevents:
-    """Iterator over wake-ups, to be run in its own thread.
+    """Iterator over wake-ups, for a separate thread.
 
     Args:
         channel: socket of `open_uevent_socket`, which is closed when the iteration ends.
 
     Raises:
-        UeventError: there are no more file descriptors. The channel is closed.
+        UeventError: no file descriptor is available. The channel is closed.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -85,7 +85,7 @@ class Uevents:
             raise _make_error(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents, and yield once for all pending uevents. The iteration ends after `close`.
+        """Wait for uevents, and yield one value for all pending uevents. The iteration ends after `close`.
 
         Raises:
             UeventError: the socket can't be read.
@@ -105,12 +105,12 @@ class Uevents:
             self._stopped.close()
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
+        """End the iteration. Any thread may call this method."""
         self._stop.close()  # closing one end makes the other end readable
 
 
 def drain(channel: socket.socket) -> Hotplug | None:
-    """Read the pending messages, up to a limit, so that a storm of events doesn't delay the wake-up.
+    """Read the pending messages, up to a limit, so that many events don't delay the wake-up.
 
     Args:
         channel: socket of `open_uevent_socket`.

@@ -9,14 +9,17 @@ from nodeagent.formats.kernel.pressure import PRESSURES
 
 
 class UsageText(Struct, frozen=True):
-    """Texts of two files of a cgroup. None means that a file can't be read, for instance because its controller is off."""
+    """Texts of two cgroup files. None means that a file can't be read, for instance because its controller is off."""
 
     cpu_stat: str | None
     numa_stat: str | None
 
 
 def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
-    """Return busy and total time of every online CPU, in id order, in microseconds since boot. I/O wait doesn't count as busy."""
+    """Return the busy and the total time of every online CPU, ordered by CPU, in microseconds since boot.
+
+    I/O wait doesn't count as busy.
+    """
     import psutil  # noqa: PLC0415 - the report of a job doesn't need it
 
     times = []
@@ -28,7 +31,7 @@ def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
-    """Read the usage of cgroups. `paths` maps the names used in the result to paths below the root."""
+    """Read the usage of cgroups, by the names in `paths`, which maps each name to a path below `root`."""
     return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 
 
@@ -37,7 +40,7 @@ def _read_usage(cgroup: str) -> UsageText:
 
 
 class PressureText(Struct, frozen=True):
-    """Texts of a cgroup's throttling and pressure. Files that can't be read are None or missing."""
+    """Texts of a cgroup's throttling and pressure files. Files that can't be read are None or missing."""
 
     cpu_stat: str | None
     by_resource: Mapping[str, str]
@@ -45,13 +48,13 @@ class PressureText(Struct, frozen=True):
 
 
 def read_pressure(cgroup: str) -> PressureText:
-    """Read the throttling and the pressure of a cgroup, given its directory."""
+    """Read the throttling and pressure files in a cgroup's directory."""
     texts = {resource: _read(f"{cgroup}/{resource}.pressure") for resource in dict(PRESSURES)}
     return PressureText(_read(f"{cgroup}/cpu.stat"), {name: text for name, text in texts.items() if text is not None})
 
 
 class JobUsageText(Struct, frozen=True):
-    """Texts of files for the report of a job. None means that a file can't be read."""
+    """Texts for the report on a job. None means that a file can't be read."""
 
     cgroup: UsageText
     memory_peak: str | None

@@ -38,7 +38,7 @@ class Journal:
             raise
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Write one entry. `fields` has the values by upper-case field name.
+        """Send one entry. `fields` maps upper-case field names to values.
 
         Raises:
             OSError: the journal doesn't accept the entry.

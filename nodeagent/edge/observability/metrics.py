@@ -1,4 +1,7 @@
-"""Text of one snapshot in Prometheus' format, made by prometheus-client. daemon/reports/exposition.py loads it for the first request."""
+"""Text of one metrics snapshot in the Prometheus format, rendered by prometheus-client.
+
+daemon/reports/exposition.py imports this module for the first request.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,7 +21,7 @@ _TOTAL = "_total"
 
 
 def render_metrics(snapshot: MetricsSnapshot, read: Mapping[Series, float], *, aliases: bool) -> bytes:
-    """Return the text of a snapshot, of the series that were read from the kernel, and of this process.
+    """Return the text of a snapshot, of series read from the kernel, and of this process's own metrics.
 
     Args:
         snapshot: counters, gauges and distributions.
@@ -29,7 +32,7 @@ def render_metrics(snapshot: MetricsSnapshot, read: Mapping[Series, float], *, a
 
 
 class _UnsuffixedCounter(str):
-    """Metric type `counter` under another class, so that prometheus-client doesn't append `_total` to the metric's name."""
+    """Metric type `counter` in a form for which prometheus-client doesn't append `_total` to the metric's name."""
 
     __slots__ = ()
 

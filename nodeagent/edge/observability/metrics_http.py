@@ -13,16 +13,16 @@ _BROKEN = {
 }
 
 Check = Callable[[], tuple[bool, str]]
-"""Function that returns whether the check succeeds, and the text of the page."""
+"""Function that returns whether a check succeeds, and the text of its page."""
 
 
 class MetricsPages:
     """Service for `ServingThread.serve` that answers HTTP/1.x GET and HEAD, one request per connection.
 
     Args:
-        metrics: returns the text of `/metrics`.
+        metrics: function that returns the text of `/metrics`.
         content_type: content type of that text.
-        checks: checks by path (`/readyz`), which run in the serving thread and must be quick. The status is 503 if a check fails.
+        checks: quick functions by path (`/readyz`), called in the serving thread. The status is 503 if a check fails.
     """
 
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)

@@ -1,4 +1,4 @@
-"""The code of CPU plugins, found by entry points and called in a thread with a timeout. core/resources/cpu/plugins.py checks the answers.
+"""Code of CPU plugins, found by entry points and called in a thread with a timeout. core/resources/cpu/plugins.py checks the answers.
 
 This module is imported only if plugins are configured.
 """
@@ -23,11 +23,11 @@ from nodeagent.errors import printable
 GROUP = "nodeagent.cpu_plugins"
 FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
-"""Timeout of one question. An answer takes microseconds, but a loaded machine may not run the thread at once."""
+"""Timeout of one question. A plugin answers in microseconds, but a loaded machine may run its thread late."""
 TURN_SECONDS = 1.0
-"""Limit on the total time of all questions of a turn."""
+"""Limit on the total time of all questions in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Part of each question's time that doesn't count towards the turn's limit, because a loaded machine may run the thread that late."""
+"""Part of each question's time that doesn't count towards the turn's limit, because a loaded machine may run the thread so late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -43,8 +43,9 @@ _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Resul
 
 
 class BoundedCode:
-    """Code of one plugin, called in its own thread. After a late answer the plugin isn't called again, because the thread
-    may never return.
+    """Code of one plugin, called in a separate thread.
+
+    After a late answer the plugin isn't asked again, because its thread may never return.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class BoundedCode:
         turn_seconds: float = TURN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look up the methods that implement plugin points. The lookup may run code of the plugin.
+        """Find the methods that implement extension points. The search may run code of the plugin.
 
         Args:
             name: the plugin's name, for messages.
@@ -77,12 +78,12 @@ class BoundedCode:
 
     @property
     def points(self) -> frozenset[str]:
-        """Names of the extension points that the plugin implements."""
+        """Return the names of the extension points that the plugin implements."""
         return frozenset(self._methods)
 
     @property
     def held_off(self) -> str:
-        """Reason why the plugin is no longer called. Empty means that the plugin is called."""
+        """Return the reason why the plugin is no longer asked. Empty if it is still asked."""
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
@@ -132,7 +133,7 @@ def _answer_all(questions: "SimpleQueue[_Question]") -> None:
 
 
 def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Result:
-    """Call a method twice, to detect answers that depend on chance, counters or the clock.
+    """Call a method twice, to detect answers that depend on randomness, counters or the clock.
 
     Each answer is copied at once, because the plugin may change the object later.
     """
@@ -147,7 +148,7 @@ def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Res
 
 
 def _copy_answer(answer: object) -> _Result:
-    """Copy an answer. Subclasses of the types of answers are refused, because their methods may be the plugin's code."""
+    """Copy an answer. Subclasses of the answer types are refused, because their methods may be the plugin's code."""
     if answer is None or type(answer) is int or type(answer) is str:
         return answer
     if type(answer) is CpuSet:
@@ -176,16 +177,16 @@ def _get_message(err: BaseException) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Return the beginning of a text, made printable, as a plain str even if the text's type is a subclass."""
+    """Return the printable start of a text. The result is a plain str, even for a text of a subclass."""
     return printable(str.__getitem__(text, slice(_MOST_CHARACTERS)))
 
 
 _LOADED: dict[tuple[str, tuple[tuple[str, str], ...]], BoundedCode] = {}
-"""Plugins by name and options, kept for the life of the process, so that a reload doesn't ask a late plugin again."""
+"""Loaded plugins by name and options. They stay loaded, so that a late plugin isn't asked again after a reload."""
 
 
 def load_plugins(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:
-    """Return the plugins with their code, and the problems of plugins whose code can't be loaded."""
+    """Load the code of plugins. Return the plugins with their code, and a refusal for each plugin that can't be loaded."""
     with_code, problems = [], []
     for index, plugin in enumerate(plugins):
         code = _load(plugin)
@@ -238,7 +239,7 @@ def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
 
 
 def _find_entry_point(name: str) -> EntryPoint | _Failure:
-    """Find the entry point of this name. If several distributions have one, the first distribution on sys.path counts."""
+    """Find the entry point of this name. If several distributions have the same name, the first on sys.path is used."""
     entries_of: dict[str, tuple[EntryPoint, ...]] = {}
     broken = []
     for distribution in distributions():

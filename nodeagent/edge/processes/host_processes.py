@@ -1,4 +1,4 @@
-"""CPU affinities, cgroups and kernel threads of the host's processes, read from psutil and /proc."""
+"""CPU affinities and cgroups of the host's processes, and its kernel threads, read from psutil and /proc."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ class ProcessAffinity(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """Union of the CPU affinities of the threads."""
+    """Union of the CPU affinities of the process's threads."""
     cgroup: str | None
-    """Path below the cgroup v2 root, with its leading slash. None means that the process is in no v2 cgroup."""
+    """Cgroup path below the cgroup v2 root, with a leading slash. None means that the process is in no v2 cgroup."""
     is_kernel_thread: bool
 
 
@@ -35,7 +35,7 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 
     Args:
         cpus: the CPUs.
-        excluding: decides by pid which processes are skipped.
+        excluding: function that returns whether to skip the process with a pid.
     """
     found, hidden = [], []
     for pid in sorted(psutil.pids()):
@@ -73,7 +73,7 @@ def find_caller_pids() -> frozenset[int]:
 
 
 def describe_threads(thread_ids: Iterable[int]) -> dict[int, HostThread]:
-    """Describe threads by their ids. Threads that have ended are left out."""
+    """Describe threads by their IDs. Threads that have exited are left out."""
     found = {}
     for tid in thread_ids:
         with contextlib.suppress(OSError, IndexError, ValueError, StopIteration):
@@ -102,15 +102,15 @@ def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
 
 
 class LastRun(Struct, frozen=True):
-    """Run time of a thread, and the CPU on which it ran last."""
+    """Run time of a thread, and the CPU on which the thread ran last."""
 
     cpu: int
     run_ns: int
-    """Time that the thread has run since its start, on all CPUs, in nanoseconds."""
+    """Total run time of the thread on all CPUs since its start, in nanoseconds."""
 
 
 def read_last_runs() -> dict[int, LastRun]:
-    """Read the last CPU and the run time of every thread, by id. Threads that end meanwhile are left out."""
+    """Read the last CPU and the run time of every thread, by thread ID. Threads that exit meanwhile are left out."""
     found = {}
     for pid in psutil.pids():
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -134,7 +134,7 @@ def _read_affinity(pid: int) -> ProcessAffinity | None:
         return None
     cpus = set[int]()
     for tid in _list_threads(pid):
-        with contextlib.suppress(ProcessLookupError):  # the thread has ended, but not its process
+        with contextlib.suppress(ProcessLookupError):  # the thread has exited, but its process has not
             cpus |= os.sched_getaffinity(tid)
     return ProcessAffinity(
         pid, psutil.Process(pid).name(), CpuSet.from_ids(cpus), _read_cgroup(pid), stat.is_kernel_thread

@@ -1,4 +1,4 @@
-"""Owners of jobs: processes that are identified by pidfds, because the kernel can give their pids to other processes."""
+"""Processes that own jobs. Each is identified by a pidfd, because the kernel can reuse its pid for another process."""
 
 import os
 import select
@@ -17,8 +17,8 @@ class OwnerError(NodeAgentError):
 class Owner:
     """Process that owns a job, identified by a pidfd until `close`.
 
-    Only the pidfd shows whether the process lives. /proc also shows a process as a zombie if its main thread has ended while other threads
-    still run, or while one of them executes another program.
+    Only the pidfd shows whether the process still runs. /proc also shows a running process as a zombie if its main thread has exited before
+    other threads, or while another thread executes a program.
     """
 
     def __init__(self, pid: int, pidfd: int, start_ticks: int) -> None:
@@ -36,7 +36,7 @@ class Owner:
 
 
 def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
-    """Open the process of a record again. None means that the process has ended."""
+    """Open a recorded process again. None means that the process has exited."""
     try:
         owner = _open_process(pid)
     except OSError:
@@ -48,13 +48,13 @@ def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
 
 
 def open_caller(pid: int, uid: int) -> Owner:
-    """Open the process that asks for a job. All user IDs of the process must be the user's.
+    """Open the process that requests a job.
 
-    The reason is that a caller can pass its connection on and end, and another process can get its pid. If that process has only the user's
-    IDs, the user may send signals to it anyway.
+    All user IDs of the process must be those of the user. A caller could pass its connection to another process and exit, and a foreign
+    process could get its pid. If the foreign process has only IDs of the user, the user may send signals to it anyway.
 
     Raises:
-        OwnerError: the process has ended, or has another user id.
+        OwnerError: the process has exited, or has another user ID.
     """
     try:
         owner = _open_process(pid)
@@ -97,7 +97,7 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Watch that calls back when an owner has ended, or when a certain time has passed."""
+    """Watch of owners. It calls back when an owner has exited, or at a set time."""
 
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
@@ -109,15 +109,15 @@ class OwnerWatch:
         self._epoll.register(self._renewed, select.EPOLLIN)
 
     def add(self, owner: Owner) -> None:
-        """Watch another owner, until `Owner.close`."""
+        """Watch another owner until `Owner.close`."""
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def renew_time(self) -> None:
-        """Let `follow` ask again for the number of seconds until the next callback."""
+        """Have `follow` call `seconds_left` again, because the next time may have changed."""
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:
-        """Wait for owners to end and times to pass, forever. Run this method in its own thread."""
+        """Wait forever for exits of owners and for set times. Run this method in a separate thread."""
         while True:
             seconds = self._seconds_left()
             is_renewed = self._epoll.poll(seconds) == [(self._renewed, select.EPOLLIN)]

@@ -1,6 +1,6 @@
-"""Client of the launcher's socket, which reuses one connection for its requests.
+"""Client of the launcher's socket. The connection is kept open between requests.
 
-Every request can be repeated after an error, because the launcher starts each id once, and keeps an exit status until the agent
+Every request can be repeated after an error, because the launcher starts each run ID once, and keeps an exit status until the agent
 acknowledges it.
 """
 
@@ -31,14 +31,14 @@ from nodeagent.formats.wire.launcher_protocol import (
 T = TypeVar("T")
 
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
-ANSWER_SECONDS = 20.0  # longer than the 10 seconds after which the launcher gives up a start that hangs
+ANSWER_SECONDS = 20.0  # more than the 10 seconds after which the launcher gives up a hanging start
 ACKS_PER_REQUEST = 1000  # limit on the acknowledged ids in a request; an id has at most 120 characters
 WRITES_BYTES = 128 * 1024  # limit on the written values in a request, with room for JSON's quotes and escapes
-MOVES_CPUS = 2**20  # limit on the CPUs of all thread moves in a request together; the launcher refuses more
+MOVES_CPUS = 2**20  # limit on the total number of CPUs in a request's thread moves; the launcher refuses more
 
 
 class LauncherError(NodeAgentError):
-    """The launcher cannot be reached, or refuses a request."""
+    """The launcher can't be reached, or refuses a request."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -50,25 +50,25 @@ class LauncherError(NodeAgentError):
 
 
 class Changes(Struct, frozen=True):
-    """Changes of the launcher's list of runs."""
+    """Changes in the launcher's list of runs."""
 
     statuses: tuple[RunStatus, ...]
     """New statuses, in any order."""
     gone: tuple[str, ...]
-    """IDs of the runs that the launcher has forgotten."""
+    """IDs of runs that the launcher has forgotten."""
     token: str
-    """Token for the next request. Empty if the launcher lists everything each time."""
+    """Token for the next request. Empty if the launcher lists all runs each time."""
     is_whole: bool
-    """Whether `statuses` is the complete list, so that earlier answers no longer count."""
+    """Whether the answer lists all statuses. Earlier answers are then replaced."""
 
 
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
         self._kept: tuple[int, socket.socket] | None = None
-        """Connection for the next request, with the inode of the launcher's socket. None means that no earlier request has left a
-        connection. The connection isn't used after the socket was deleted or replaced, because no other client could reach this launcher
-        then.
+        """Connection left open by an earlier request, with the inode of the launcher's socket.
+
+        The connection isn't used if the socket file was deleted or replaced, because other clients could no longer reach this launcher.
         """
         self._subscription: socket.socket | None = None
         self._closed = False
@@ -77,18 +77,21 @@ class LauncherClient:
         return self._check_served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Start a container's process, and return after execve or its failure. If the ID was started before, only return its status."""
+        """Start a container's process.
+
+        Return after execve, or after a failure. For an ID that was started before, only return the status.
+        """
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
             raise self._make_refusal(answer)
         return answer
 
     def list(self) -> tuple[RunStatus, ...]:
-        """List the running processes and the exit statuses that the agent hasn't acknowledged, ordered by id."""
+        """List the running processes, and the exit statuses that the agent hasn't acknowledged, ordered by ID."""
         return tuple(sorted(self.list_changes("").statuses, key=attrgetter("id")))
 
     def list_changes(self, since: str) -> Changes:
-        """List the changes since an earlier answer, given by its token. With an empty token, list everything."""
+        """List the changes since the earlier answer with the token `since`. An empty token lists all runs."""
         found: dict[str, RunStatus | None] = {}
         after, more, is_whole = "", True, False
         while more:
@@ -106,12 +109,13 @@ class LauncherClient:
         )
 
     def signal(self, run_id: str, signal: int) -> bool:
-        """Send a signal to the main process of a container. False means that the process has already ended."""
+        """Send a signal to the main process of a container. False means that the process has already exited."""
         return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Acknowledge exit statuses, which the launcher then forgets. Return the acknowledged ids, without those that were unknown or still
-        running.
+        """Acknowledge exit statuses, which the launcher then forgets.
+
+        Return the acknowledged IDs, without IDs of unknown or running processes.
         """
         asked = tuple(ids)
         acked: tuple[str, ...] = ()
@@ -127,7 +131,7 @@ class LauncherClient:
         self._check_served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
     def gather(self, cgroup: Path) -> None:
-        """Move the threads of a cgroup to its CPUs with sched_setaffinity(2), which the agent may not call."""
+        """Have the launcher move the threads of a cgroup to its CPUs with sched_setaffinity(2), which the agent may not call."""
         self._check_served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
 
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
@@ -151,10 +155,10 @@ class LauncherClient:
         return results
 
     def events(self) -> Iterator[None]:
-        """Yield once after subscribing, and again whenever processes have ended, until `close`. Call `list` to see which.
+        """Yield once after the subscription, and again whenever processes have exited, until `close`. Call `list` to get their statuses.
 
         Raises:
-            LauncherError: the launcher has closed the connection, perhaps to execute a new version of itself.
+            LauncherError: the launcher has closed the connection, for instance to execute its new version.
         """
         try:
             with self._connect(None) as stream:
@@ -173,7 +177,7 @@ class LauncherClient:
             raise LauncherError(self._path, "it closed the connection")
 
     def close(self) -> None:
-        """End `events` permanently, from any thread."""
+        """End `events` permanently. Any thread may call this method."""
         self._closed = True
         if self._subscription is not None:
             with contextlib.suppress(OSError):  # the connection is closed already
@@ -188,7 +192,7 @@ class LauncherClient:
             if kept is not None and kept[0] != inode:
                 kept[1].close()
             elif kept is not None:
-                # a request may be lost if the launcher is executing its new version; every request may be repeated
+                # a request may be lost while the launcher executes its new version; every request may be repeated
                 with contextlib.suppress(ConnectionError):
                     answer = self._exchange(kept[1], request, inode)
             answer = answer or self._exchange(self._connect(ANSWER_SECONDS), request, inode)
@@ -199,7 +203,7 @@ class LauncherClient:
         return answer
 
     def _exchange(self, stream: socket.socket, request: bytes, inode: int) -> bytes:
-        """Send a request and return the answer, and keep the connection. The answer is empty if the launcher has closed the connection."""
+        """Send a request and return the answer. Empty means that the launcher closed the connection. Otherwise the connection is kept."""
         try:
             stream.send(request)
             answer = stream.recv(protocol.MAX_ANSWER_BYTES)

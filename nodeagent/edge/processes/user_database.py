@@ -1,4 +1,4 @@
-"""The host's users and groups, looked up by NSS (nsswitch.conf(5)). A lookup can block while NSS asks a network service."""
+"""Users and groups of the host, looked up by NSS (nsswitch.conf(5)). A lookup can block while NSS asks a network service."""
 
 import grp
 import os
@@ -6,7 +6,7 @@ import pwd
 
 
 def find_group_id(name: str) -> int | None:
-    """Return the id of a group. None means that no group has this name."""
+    """Return the ID of a group. None means that no group has this name."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -14,9 +14,9 @@ def find_group_id(name: str) -> int | None:
 
 
 def is_member(user: int, group: str) -> bool:
-    """Return whether a user id is in the user database and belongs to a group.
+    """Return whether a user ID is in the user database and belongs to a group.
 
-    A process's own groups don't show this, because subordinate ids of a user namespace (subuid(5)) keep the groups but aren't in the
+    A process's own groups don't show this, because subordinate IDs of a user namespace (subuid(5)) keep the groups but aren't in the
     database.
     """
     try:

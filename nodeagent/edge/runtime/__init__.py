@@ -1,1 +1,1 @@
-"""The container runtime (NRI) and the kubelet of this node."""
+"""Access to the container runtime (NRI) and to the kubelet of this node."""

@@ -1,4 +1,4 @@
-"""The command line of the kubelet on this node, read from /proc."""
+"""Command line of the kubelet on this node, read from /proc."""
 
 from contextlib import suppress
 from pathlib import Path

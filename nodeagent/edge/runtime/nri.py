@@ -1,4 +1,4 @@
-"""One connection to a container runtime as an NRI plugin, which registers and answers the runtime's calls."""
+"""Connection to a container runtime as an NRI plugin, which registers and answers the runtime's calls."""
 
 import contextlib
 import os
@@ -66,7 +66,7 @@ SEND_SECONDS = 5.0
 """Timeout of a write. A runtime that doesn't read for this long no longer waits for answers."""
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 16
-"""Number of pieces that are read ahead while a call is being answered."""
+"""Number of pieces that are read in advance while a call is being answered."""
 
 
 class NriError(NodeAgentError):
@@ -78,10 +78,10 @@ class NriError(NodeAgentError):
 
 
 class Answered(Struct, frozen=True):
-    """Duration and result of one call."""
+    """Duration and status of one answered call."""
 
     method: str | None
-    """Name of the called method. None means that NRI doesn't have this method."""
+    """Name of the called method. None means that NRI has no such method."""
     took_seconds: float
     """Time in seconds from the receipt of the call to the end of writing the answer."""
     left_seconds: float
@@ -91,7 +91,7 @@ class Answered(Struct, frozen=True):
 
 
 class Plugin(Protocol):
-    """Functions of a plugin, called in the thread of `NriConnection.serve`.
+    """Interface of a plugin, called in the thread of `NriConnection.serve`.
 
     The argument `until` is the runtime's deadline in seconds of time.monotonic(). After a late answer, the runtime drops the plugin
     permanently.
@@ -101,11 +101,11 @@ class Plugin(Protocol):
     def name(self) -> str: ...
     @property
     def index(self) -> int:
-        """Position in the order of plugins, 0 to 99."""
+        """Return the position in the order of plugins, 0 to 99."""
 
     @property
     def events(self) -> frozenset[Event]:
-        """Events to subscribe to. At least one must be known to every version of NRI."""
+        """Return the events to subscribe to. At least one must be known to every version of NRI."""
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
@@ -113,10 +113,10 @@ class Plugin(Protocol):
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
-        """React to the runtime's announcement that it is about to end, while its containers keep running."""
+        """Handle the notice that the runtime is about to end. Its containers keep running."""
 
     def note(self, answered: Answered) -> None:
-        """React to an answer that was sent."""
+        """Record an answer that has been sent."""
 
 
 class _Phase(IntEnum):
@@ -138,10 +138,10 @@ class _NriCalls:
         self._plugin = plugin
         self.phase = _Phase.CONNECTED
         self.timeout_seconds = REQUEST_TIMEOUT_MS / 1000
-        """Timeout of calls that don't state one."""
+        """Timeout of calls without a stated timeout."""
         self._last_stream = 0
         self._listed = Synchronized()
-        """Pods and containers listed by the Synchronize calls so far."""
+        """Pods and containers in the Synchronize calls received so far."""
 
     def answer(self, frame: TtrpcFrame, request: TtrpcRequest, until: float) -> TtrpcResponse:
         """Answer one call.
@@ -196,7 +196,7 @@ class _NriCalls:
 
 
 class NriConnection:
-    """Connection that serves once, in one thread. Only `close` may be called from another thread.
+    """Connection for one call of `serve`, in one thread. Only `close` may be called from another thread.
 
     Args:
         path: path of the runtime's socket.
@@ -224,7 +224,7 @@ class NriConnection:
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the runtime has listed its containers. After that, it calls the plugin for each event."""
+        """Return whether the runtime has listed its containers. After that, it calls the plugin."""
         return self._calls.phase is _Phase.SYNCHRONIZED
 
     def serve(self) -> None:
@@ -243,10 +243,10 @@ class NriConnection:
                 raise
 
     def close(self) -> None:
-        """End the connection, from any thread. A call in progress gets no answer."""
+        """End the connection. Any thread may call this method. A call in progress gets no answer."""
         self._closed = True
         if self._channel is not None:
-            with contextlib.suppress(OSError):  # the connection has ended already
+            with contextlib.suppress(OSError):  # the connection has already ended
                 self._channel.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, channel: socket.socket) -> None:
@@ -379,7 +379,7 @@ class NriConnection:
 
 
 def _read_pieces(channel: socket.socket, pieces: "Queue[_Piece]") -> None:
-    """Yield pieces until the end of the connection, each with its time of arrival. Pieces are also read while a call is being answered."""
+    """Read pieces until the end of the connection, each with its time of arrival, even while a call is being answered."""
     data = b"x"
     while data:
         try:

@@ -1,1 +1,1 @@
-"""systemd: messages to the service manager (sd_notify), and properties of units."""
+"""Access to systemd: messages to the service manager (sd_notify), and properties of units."""

@@ -11,14 +11,14 @@ _SEND_SECONDS = 1.0
 
 
 class NotifyError(NodeAgentError):
-    """The service manager's socket cannot be used, or its environment variables are malformed."""
+    """The service manager's socket can't be used, or its environment variables are malformed."""
 
 
 class ServiceManager:
     """Client of the service manager that started this process. Messages are dropped if NOTIFY_SOCKET isn't set.
 
     Args:
-        environment: has NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
+        environment: environment variables, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
 
     Raises:
         NotifyError: one of the variables is malformed.
@@ -53,7 +53,10 @@ class ServiceManager:
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
     def notify_reloading(self) -> None:
-        """Announce the begin of a reload, which `notify_ready` ends. For Type=notify-reload, systemd 253 needs the time of the message."""
+        """Announce that a reload begins.
+
+        `notify_ready` announces its end. For Type=notify-reload, systemd 253 needs the time of the message.
+        """
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def notify_stopping(self, status: str) -> None:
@@ -91,5 +94,5 @@ def _read_watchdog_usec(environment: Mapping[str, str]) -> int | None:
 
 
 def _join_lines(text: str) -> str:
-    """Replace line breaks, which would otherwise begin another variable of the message."""
+    """Replace line breaks, because a line break would begin another variable of the message."""
     return " ".join(text.split())

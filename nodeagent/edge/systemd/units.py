@@ -1,6 +1,6 @@
-"""AllowedCPUs=, AllowedMemoryNodes= and DeviceAllow= of systemd units.
+"""Properties of systemd units: AllowedCPUs=, AllowedMemoryNodes= and DeviceAllow=.
 
-Properties are changed through systemctl, so that systemd stays the only writer of these cgroups. CPUs are read from the cgroups, because
+Properties are changed through systemctl, so that systemd remains the only writer of these cgroups. CPUs are read from the cgroups, because
 systemd also reports values that it failed to apply.
 """
 
@@ -27,16 +27,16 @@ T = TypeVar("T")
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = Path("/run/systemd/system.control")
-"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are in another directory."""
+"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are elsewhere."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Environment of systemctl, without the agent's NOTIFY_SOCKET, to which systemctl would report its own failures."""
+"""Environment of systemctl. It has no NOTIFY_SOCKET, because systemctl would report its own failures to the agent's socket."""
 
 
 class UnitsError(NodeAgentError):
-    """systemd can't be reached, refuses a request, or has not answered in time."""
+    """systemd can't be asked, refuses, or has not answered in time."""
 
 
 def read_units(
@@ -47,7 +47,7 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Read `cpuset.cpus` of the top-level units, and of the units directly in some slices. Return the CPUs by cgroup path.
+    """Read `cpuset.cpus` of the top-level units and of the units directly in some slices. Return the CPUs by cgroup path.
 
     Args:
         possible: CPUs of a unit whose `cpuset.cpus` is empty.
@@ -82,7 +82,7 @@ def _list_cgroups(directory: Path, *, may_be_gone: bool) -> list[str]:
 
 
 def _read_cpus(cgroup: Path) -> CpuSet | None:
-    """Read `cpuset.cpus` of a cgroup. None means that the cgroup is gone. An empty set means that its CPUs aren't restricted."""
+    """Read `cpuset.cpus` of a cgroup. None means that the cgroup doesn't exist; an empty set means no restriction."""
     file = cgroup / "cpuset.cpus"
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
@@ -102,14 +102,14 @@ def start_deadline() -> float:
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, until: float | None = None) -> None:
     """Restrict a unit and its running processes to CPUs, until the next boot.
 
-    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, drop-ins with later names and
-    those of `systemctl set-property` without --runtime take precedence.
+    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, drop-ins with later names take
+    precedence, and so do drop-ins of `systemctl set-property` without --runtime.
 
     Args:
         unit: the unit's name.
         cpus: the CPUs, at least one.
         systemctl: the program to run.
-        until: deadline from `start_deadline`. None means a deadline for this call alone.
+        until: deadline from `start_deadline`. None means that this call has a separate deadline.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -121,7 +121,7 @@ def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, u
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again. For a unit that had AllowedCPUs= before, call `set_allowed_cpus` instead.
+    """Let a unit use all CPUs again. If the unit had AllowedCPUs= before, call `set_allowed_cpus` instead.
 
     An empty `AllowedCPUs=` doesn't change the cgroup (systemd #43846). The unit therefore first gets all possible CPUs, which stay in its
     `cpuset.cpus` until the next boot.
@@ -190,8 +190,9 @@ def set_device_rules(
 
 
 def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
-    """Return whether the drop-in of `set_device_rules` exists. The drop-in outlives the unit's own file, and applies to a later file of
-    this unit, too.
+    """Return whether the drop-in of `set_device_rules` exists.
+
+    It remains when the unit's own file is removed, and applies to a later file of this unit, too.
     """
     try:
         (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()
@@ -203,11 +204,11 @@ def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
 def set_unit(
     unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None, systemctl: str = "systemctl"
 ) -> None:
-    """Restrict a unit, active or not, to CPUs and memory nodes until the next boot. Running processes move at once.
+    """Restrict a unit, active or not, to CPUs and memory nodes until the next boot. Running processes are moved at once.
 
     Args:
         unit: the unit's name.
-        cpus: the CPUs. None means unchanged. An empty set means all CPUs, but a running unit keeps its present CPUs (systemd #43846).
+        cpus: the CPUs. None leaves them unchanged. An empty set means all, but a running unit keeps its present CPUs (systemd #43846).
         memory_nodes: the memory nodes, with the same rules.
         systemctl: the program to run.
 
@@ -242,7 +243,7 @@ def _run(failure: str, command: Sequence[str], until: float | None) -> str:
         hint="see `systemctl list-jobs` and `journalctl -b _PID=1`",
     )
     seconds = CALL_SECONDS if until is None else until - time.monotonic()
-    if seconds <= 0:  # earlier calls have used up the time until the common deadline
+    if seconds <= 0:  # earlier calls have used up the time until the shared deadline
         raise late
     try:
         done = subprocess.run(

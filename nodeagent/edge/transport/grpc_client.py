@@ -1,6 +1,6 @@
-"""gRPC calls over Unix sockets, made with h2. Anything that the server sends becomes an answer or a GrpcError.
+"""gRPC calls over Unix sockets, made with h2. All data from the server result in an answer or a GrpcError.
 
-h2 takes megabytes, and is therefore imported with the first connection.
+h2 takes megabytes of memory, and is therefore imported for the first connection.
 """
 
 import os
@@ -24,29 +24,27 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Limit on the received bytes that don't belong to a message, such as frame headers, HTTP headers and settings."""
+"""Limit on received bytes in addition to a message, such as frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
 """Connection timeout of calls without a deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""Largest difference between the server's and our deadline. Because grpc-timeout is rounded, a DEADLINE_EXCEEDED may arrive this long
-before our deadline and still mean a late answer.
-"""
+"""Tolerance for a DEADLINE_EXCEEDED before our deadline. It still means a late answer, because grpc-timeout is rounded."""
 
 
 class GrpcServerKind(Struct, frozen=True):
-    """Kind of a server, for error messages."""
+    """Kind of a gRPC server, for error messages."""
 
     name: str
     hint: str
     hint_if_late: str = ""
-    """Hint for a server that has not answered in time. Empty means that `hint` is used."""
+    """Hint for a server that hasn't answered in time. Empty means that `hint` is used."""
 
 
 class GrpcError(NodeAgentError):
-    """A gRPC server can't be reached, refuses a call, or breaks the protocol. Only after a refusal can the connection be used again."""
+    """A gRPC server can't be reached, refuses a call, or breaks the protocol. The connection can be used again only after a refusal."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class GrpcError(NodeAgentError):
 
 
 def load_h2() -> None:
-    """Import h2, which takes a moment, before the first call."""
+    """Import h2 before the first call, because the import takes a moment."""
     import h2.connection  # noqa: F401, PLC0415 - that is what it is for
 
 
@@ -82,7 +80,7 @@ class GrpcClient:
         kind: kind of the server.
         path: path of the server's socket.
         until: deadline of all calls, in seconds of time.monotonic(). None means that there is no deadline.
-        max_bytes: limit of a message.
+        max_bytes: limit on the size of a message.
     """
 
     def __init__(self, kind: GrpcServerKind, path: Path, until: float | None, max_bytes: int) -> None:
@@ -94,10 +92,10 @@ class GrpcClient:
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
         self._unsent = b""
-        """Rest of the request, for which the server's flow control window has no room yet."""
+        """Rest of the request, which waits for room in the server's flow control window."""
 
     def __enter__(self) -> Self:
-        """Connect. Raise GrpcError if that fails."""
+        """Connect to the server. Raise GrpcError on failure."""
         try:
             self._connect()
         except BaseException:
@@ -119,7 +117,7 @@ class GrpcClient:
         """Make a unary call and return the message of the answer.
 
         Raises:
-            GrpcError: the server refuses or doesn't answer, or the answer hasn't exactly one message.
+            GrpcError: the server refuses or doesn't answer, or the answer doesn't have exactly one message.
         """
         answers = self.watch(method, message, metadata)
         answer = next(answers, None)
@@ -234,7 +232,7 @@ class GrpcClient:
             raise self._make_protocol_error("an answer to a part of the request")
 
     def _queue_request(self, stream: int) -> None:
-        """Pass to h2 as much of the request as a frame and the server's flow control window allow."""
+        """Pass the next part of the request to h2, as much as a frame and the server's flow control window allow."""
         assert self._h2 is not None
         while self._unsent:
             size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
@@ -255,7 +253,7 @@ class GrpcClient:
             raise GrpcError(self._kind, self._path, f"it refuses: {text} ({status})", status=status)
 
     def _pop_message(self, body: bytearray) -> bytes | None:
-        """Remove the first message from the received bytes. None means that the message is incomplete."""
+        """Remove the first message from the received bytes, and return it. None means that the message is incomplete."""
         if len(body) < _PREFIX_BYTES:
             return None
         if body[0] != 0:
@@ -271,7 +269,7 @@ class GrpcClient:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Set the socket's timeout to the time left, and raise GrpcError for the socket's errors."""
+        """Set the socket's timeout to the time left until the deadline, and convert the socket's errors to GrpcError."""
         try:
             self._channel.settimeout(None if self._until is None else self._seconds_left(self._until))
             yield

@@ -1,4 +1,4 @@
-"""A gRPC server for unary calls, based on h2. This module is imported only if needed, because h2 takes megabytes."""
+"""gRPC server for unary calls, made with h2. This module is imported only if it is needed, because h2 takes megabytes of memory."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -32,13 +32,13 @@ from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 MAX_REQUEST_BYTES = 4096
 """Limit on a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
 MAX_ANSWER_BYTES = 16 << 20
-"""Limit on an answer's message. kubelet's clients use the same limit (DefaultPodResourcesMaxMsgSize)."""
+"""Limit on an answer's message. Clients of kubelet use the same limit (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Limit on the data sent at once. It applies if the client's flow control windows are larger."""
+"""Limit on the data sent at once. The client's flow control windows may be larger."""
 
 Method = Callable[[bytes], bytes]
-"""Function that computes the answer's message from the request's message. A CallError becomes the status of the call."""
+"""Function that computes the answer's message from the request's message. A CallError sets the status of the call."""
 Headers = list[tuple[str, str]]
 
 _OK: Headers = [(":status", "200"), ("content-type", CONTENT_TYPE)]
@@ -53,11 +53,11 @@ class _Request:
 
 
 class GrpcConnection:
-    """Protocol of one client's connection, as bytes in and bytes out.
+    """Protocol of one client's connection, without I/O: received bytes as input, bytes to send as output.
 
     Args:
         methods: methods by path, `/SERVICE/METHOD`.
-        on_bug: called with an exception of a method other than CallError. The client gets INTERNAL.
+        on_bug: function called with an unexpected exception of a method, that is, any but CallError. The client gets INTERNAL.
     """
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
@@ -70,15 +70,15 @@ class GrpcConnection:
         self._h2.initiate_connection()
         self._bound = FrameBound(len(PREFACE))
         self._requests: dict[int, _Request] = {}
-        """Requests that have not arrived completely, by stream."""
+        """Incomplete requests, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Unsent rest of each answer, by stream. It can be sent once the client's flow control window has room."""
+        """Unsent rest of each answer, by stream. It waits for room in the client's flow control window."""
         self._has_begun = False
         self.is_over = False
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the client has to send its settings, finish a request, or receive an answer."""
+        """Return whether the client still has to send its settings, finish a request, or receive an answer."""
         return not self._has_begun or bool(self._requests or self._answers)
 
     def receive(self, data: bytes) -> None:
@@ -104,7 +104,7 @@ class GrpcConnection:
             self._end()
 
     def take_output(self) -> bytes:
-        """Return the next bytes to send. Send them and call this method again, until it returns none."""
+        """Return the next bytes to send. Send them and call this method again, until the result is empty."""
         try:
             self._send_answers()
         except H2Error:
@@ -195,10 +195,10 @@ def _decode(text: str | bytes) -> str:
 
 
 class GrpcServer:
-    """gRPC server. Its method `attend` is meant for `serving.Dialogue`."""
+    """gRPC server. Its method `attend` is passed to `serving.Dialogue`."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
-    """Limits of a connection. Idle connections have no timeout."""
+    """Limits on connections. Idle connections have no timeout."""
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
         self._methods = methods
@@ -208,7 +208,7 @@ class GrpcServer:
         """Serve one client until one side ends the connection.
 
         Raises:
-            OSError: the client is gone, or too slow.
+            OSError: the client has disconnected, or is too slow.
         """
         connection = GrpcConnection(self._methods, self._on_bug)
         writer.transport.set_write_buffer_limits(0)  # with limits of 0, drain waits until all bytes are sent

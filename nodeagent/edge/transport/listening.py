@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.bind_address import BindAddress, TcpAddress, UnixA
 
 BACKLOG = 128
 _ACL_VERSION, _USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NOBODY = 2, 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
-"""Tags of ACL entries, and the ID in entries that name nobody."""
+"""Tags of ACL entries, and the ID in entries without a user or group."""
 
 
 class ListenError(NodeAgentError):
@@ -111,7 +111,7 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:
-    """Remove a socket file on which no process listens. Otherwise raise `in_use`."""
+    """Remove a socket file on which no process listens. If a process listens, raise `in_use`."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise in_use
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

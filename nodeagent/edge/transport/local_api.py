@@ -1,4 +1,4 @@
-"""Dispatch of the local API's requests: which users may request an operation, and the function that answers it."""
+"""Dispatch of local API requests: the permission check for each operation, and the function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -17,9 +17,9 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 Operation = Callable[[Mapping[str, Any]], Any]
 """Function from a request's arguments to a JSON value. A NodeAgentError becomes the error of the answer."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Asynchronous operation, whose answer is awaited."""
+"""Operation whose answer must be awaited."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
-"""Asynchronous operation that checks the caller's permission itself."""
+"""Operation with an awaited answer, which itself checks the caller's permission."""
 
 _NEXT_STEPS = {
     Broken.BUG: "see `journalctl -u nodeagent`, and please report it",
@@ -32,11 +32,10 @@ class LocalApi:
     """Service for `ServingThread.serve`. All operations run in the serving thread, and must not block it.
 
     Args:
-        reads: quick operations for the owner, root and the group. An answer is encoded again only if it is not the same object as the last
-            answer.
+        reads: quick operations for the owner, root and the group. An answer that is the same object as the last answer isn't encoded again.
         writes: operations for the owner and root, each with its own deadline.
-        owner: user id that the agent runs as.
-        group: group whose members may read. None means that only the owner and root may.
+        owner: user ID of the agent.
+        group: group whose members may read. None means that only the owner and root may read.
         open_to_all: operations for every user who may connect, each with its own deadline.
     """
 

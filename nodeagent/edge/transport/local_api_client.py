@@ -1,6 +1,6 @@
 """Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request.
 
-The module imports little, because `job` loads it at every start. Of `socket`, it imports only the part written in C.
+The command `job` imports this module at every start, so it imports little. Of the module `socket`, it imports only the C part.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CHUNK_BYTES = 1 << 18
 
 
 class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, which callers handle by doing without it
-    """No daemon answers at this socket."""
+    """No agent answers at this socket."""
 
 
 class ApiError(NodeAgentError):
-    """The daemon answered with an error, or refused the request."""
+    """The agent answered with an error, or refused the request."""
 
 
 def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: Any) -> Any:

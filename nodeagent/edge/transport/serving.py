@@ -1,7 +1,7 @@
-"""One thread that serves all sockets of the agent: exchanges (one request and one answer per connection), and dialogues (many requests).
+"""Thread that serves all sockets of the agent: exchanges (one request and one answer per connection) and dialogues (several).
 
-Clients are dropped if they are too many or too slow. An answer may wait, but must not block the thread. Each protocol limits the number of
-waiting answers.
+Clients are dropped when they are too many or too slow. The computation of an answer may wait, but must not block the thread. Each protocol
+limits the number of waiting answers.
 """
 
 import asyncio
@@ -19,57 +19,58 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
 SlotHolder = int | None
-"""User id of a connection's client. None means that the client is unknown (TCP)."""
+"""User ID of a connection's client. None means that the client is unknown (TCP)."""
 _CALL_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 1.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
-"""Option of asm-generic/socket.h (Linux 4.13), which the socket module doesn't have."""
+"""Socket option from asm-generic/socket.h (Linux 4.13), which Python's socket module doesn't define."""
 _MAX_OPTION_BYTES = 1024
-"""Limit on the length of the option's value, enough for 256 groups."""
+"""Limit on the size of the option's value, enough for 256 groups."""
 
 
 class Connections(NamedTuple):
     """Numbers of open connections in each state."""
 
     reading: int
-    """Connections whose request is arriving."""
+    """Number of connections whose request isn't complete yet."""
     answering: int
-    """Connections whose answer is being computed."""
+    """Number of connections whose answer is being computed."""
     parting: int
-    """Connections whose answer is being sent."""
+    """Number of connections whose answer is being sent."""
 
 
 class Service(Protocol):
-    """A protocol with one request and one answer per connection."""
+    """Protocol with one request and one answer per connection."""
 
     @property
     def bounds(self) -> Bounds: ...
     @property
     def terminator(self) -> bytes:
-        """The bytes that end a request."""
+        """Return the bytes that end a request."""
 
     def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
-        """Answer a request, which includes its terminator. A peer of None means that the client is unknown (TCP)."""
+        """Answer a request. `request` includes its terminator. If `peer` is None, the client is unknown (TCP)."""
 
     def make_refusal(self, reason: Broken, /) -> bytes: ...
 
 
 class Dialogue(NamedTuple):
-    """A protocol with many requests per connection. When there are too many connections, the oldest is closed."""
+    """Protocol with several requests per connection. If there are too many connections, the oldest is closed."""
 
     bounds: Bounds
-    """Limits of a connection. `request_bytes` is the size of the reader's buffer."""
+    """Limits on connections. `request_bytes` is the size of the reader's buffer."""
     attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-    """Function that serves one client until the client leaves. An OSError ends the connection, too."""
+    """Function that serves one client until the client disconnects. An OSError ends the connection, too."""
 
 
 class ServingThread:
     """Thread for all servers of the process.
 
     Args:
-        on_failure: called in the thread with the current action and an error that no client has caused, such as a bug or EMFILE.
+        on_failure: function called in the thread, with the current action and an error that isn't caused by a client, such as a bug or
+            EMFILE.
     """
 
     def __init__(self, on_failure: Callable[[str, BaseException | None], None]) -> None:
@@ -82,7 +83,7 @@ class ServingThread:
         self._thread.start()
 
     def serve(self, listener: socket.socket, service: Service | Dialogue) -> "Server":
-        """Serve on a listening socket, which `Server.close` closes."""
+        """Serve clients of a listening socket. `Server.close` closes the socket."""
         server = Server(self, listener, service, self._on_failure)
         self.run(server.open())
         return server
@@ -92,7 +93,7 @@ class ServingThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_SECONDS)
 
     def stop(self) -> None:
-        """Stop the thread, without closing its servers."""
+        """Stop the thread without closing its servers."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_SECONDS)
         if not self._thread.is_alive():
@@ -100,7 +101,7 @@ class ServingThread:
 
 
 class Server:
-    """Server of one listening socket. Created by `ServingThread.serve`."""
+    """Server of one listening socket, created by `ServingThread.serve`."""
 
     def __init__(
         self,
@@ -114,11 +115,11 @@ class Server:
         self._service = service
         self._on_failure = on_failure
         self._reading: dict[asyncio.Task[None], SlotHolder] = {}
-        """Users of the connections whose request is arriving, oldest connection first."""
+        """User IDs of the connections whose request isn't complete yet, oldest connection first."""
         self._answering: dict[asyncio.Task[None], SlotHolder] = {}
-        """Users of the connections whose answer is being computed."""
+        """User IDs of the connections whose answer is being computed."""
         self._parting: dict[asyncio.Task[None], SlotHolder] = {}
-        """Users of the connections whose answer is being sent, oldest first."""
+        """User IDs of the connections whose answer is being sent, oldest connection first."""
 
     @property
     def connections(self) -> Connections:
@@ -133,7 +134,7 @@ class Server:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening, wait a second for answers, drop all connections, and remove the file of a Unix socket."""
+        """Stop listening, wait at most a second for answers, drop all connections, and remove the file of a Unix socket."""
         name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._thread.run(self._close())
         if name and not name.startswith("\0"):
@@ -151,12 +152,12 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Accept one connection per iteration of the loop, so that requests are read while a flood of connections arrives."""
+        """Accept one connection per iteration of the event loop, so that requests are read while many clients connect."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # the client has gone
+            return  # the client has disconnected
         except OSError as err:  # descriptors or memory are exhausted: without a pause, the loop would use all CPU time
             self._on_failure("accepting a connection", err)
             loop.remove_reader(self._listener)
@@ -176,9 +177,9 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make room for a connection of a user, if necessary by dropping the slowest connection of the user who has the most connections.
+        """Make room for a connection of a user. If necessary, drop the slowest connection of the user with the most connections.
 
-        If that is the new client's own user, only a connection whose request is still arriving is dropped. Return False if no connection
+        If the new client's own user has the most, only a connection with an incomplete request is dropped. Return False if no connection
         can be dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
@@ -213,7 +214,7 @@ class Server:
             else:
                 await self._send_and_close(writer, self._service.make_refusal(Broken.BUSY), unread=reader)
         except OSError:
-            pass  # the client has gone, or doesn't read its answer (this includes timeouts)
+            pass  # the client has disconnected, or doesn't read its answer (this includes timeouts)
         finally:
             self._forget(task)
             if writer is not None:

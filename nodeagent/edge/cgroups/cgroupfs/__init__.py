@@ -1,1 +1,1 @@
-"""The cgroups of the pods: single files (`files`), their processes (`processes`), and the tree as a whole (`tree`)."""
+"""Cgroups of the pods: single files (`files`), processes (`processes`), and the whole tree (`tree`)."""

@@ -26,7 +26,7 @@ class CgroupError(NodeAgentError):
 
     @property
     def failure(self) -> WriteFailure:
-        """Return the kind of failure."""
+        """Return the kind of the failure, by its errno."""
         return classify_failure(self.errno)
 
 
@@ -55,11 +55,11 @@ _HINTS = {
 
 CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
-"""Errors that mean a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
+"""Error numbers of a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
 _LINKS_OF_LEAF = 2
 """Links of a directory without directories in it: its name and `.`. Each directory in it would add its `..`."""
 _SMALL_BYTES = 4096
-"""Size of one read. The kernel returns any shorter file in one read."""
+"""Size below which the kernel returns a file in one read, in bytes."""
 
 
 def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
@@ -73,7 +73,7 @@ def _make_syntax_error(file: Path, reason: str) -> CgroupError:
 
 
 def is_cgroup(directory: Path) -> bool:
-    """Return whether a directory is a cgroup. Raise CgroupError where access is denied, unlike Path.exists of some versions."""
+    """Return whether a directory is a cgroup. Raise CgroupError if access is denied, unlike Path.exists in some Python versions."""
     try:
         (directory / "cgroup.controllers").stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -112,7 +112,7 @@ class CgroupFiles:
             raise make_error(f"list {directory}", directory, err) from err
 
     def read(self, path: str, name: str) -> str | None:
-        """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup is gone."""
+        """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup was removed."""
         file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -127,7 +127,7 @@ class CgroupFiles:
             raise make_error(f"read {file}", file, err) from err
 
     def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, str]:
-        """Read `cgroup.controllers` and some small files of one cgroup. Files of controllers that the cgroup doesn't have are left out."""
+        """Read `cgroup.controllers` and some small files of one cgroup. Files whose controller is off are left out."""
         found: dict[str, str] = {}
         directory = os.path.join(self.root, path)  # noqa: PTH118 - as above
         try:
@@ -201,6 +201,6 @@ class CgroupFiles:
 
 @lru_cache(maxsize=64)
 def _list_present(names: tuple[str, ...], controllers: str) -> tuple[str, ...]:
-    """Return the names of the files that a cgroup with these controllers has, in addition to `cgroup.controllers`."""
+    """Return the files, except `cgroup.controllers`, that a cgroup with these controllers has."""
     prefixes = {"cgroup", *controllers.split()}
     return tuple(name for name in names if name[name.rfind("/") + 1 : name.find(".")] in prefixes)

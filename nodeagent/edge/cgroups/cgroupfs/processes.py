@@ -35,9 +35,10 @@ class CgroupProcesses:
                     raise
 
     def find_misplaced(self, path: str) -> int | None:
-        """Return a process that is directly in a container's cgroup instead of in its payload.
+        """Return the pid of a process that is in a container's cgroup itself, and not in the child `payload`.
 
-        The kernel allows such a process only while the payload has no processes, and then lets no process enter the payload.
+        The kernel allows such a process only while the payload has no processes. While the process exists, no process can enter the
+        payload.
         """
         if payload_path(path) == path:
             return None
@@ -72,8 +73,7 @@ class CgroupProcesses:
                 raise
 
     def terminate(self, path: str) -> None:
-        """Send SIGTERM to all processes of a cgroup and its descendants. If a signal can't be sent, signal all others before raising the
-        error.
+        """Send SIGTERM to all processes of a cgroup and its descendants. An error is raised only after all processes have been tried.
 
         A pid may be reused. A process therefore gets the signal by a pidfd, and only if its pid is still listed after the pidfd was opened.
         """
@@ -97,7 +97,7 @@ class CgroupProcesses:
             raise failed
 
     def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Return whether a running process is outside of a cgroup.
+        """Return whether a process runs outside a cgroup.
 
         Args:
             path: path of the cgroup.
@@ -118,18 +118,18 @@ class CgroupProcesses:
         return cgroup != home and not cgroup.startswith(f"{home}/")
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Move a process that has left a container's cgroup back to its payload. Return False if the process is inside or has ended."""
+        """Move a process that has left a container's cgroup back to the payload. Return False if the process is inside or has exited."""
         return self.has_left(path, pid, start_ticks) and self._move_to_payload(path, pid)
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
-        """Move a process into a container's cgroup. Return False if the process has ended.
+        """Move a process into a container's cgroup. Return False if the process has exited.
 
-        If the process ends during the move, a new process with the same pid may be moved instead, and is then moved back.
+        If the process exits meanwhile, a new process with the same pid may be moved instead. This new process is then moved back.
 
         Args:
             path: path of the container's cgroup, which has no other process.
             pid: id of the process.
-            is_alive: tells whether this process, and not another process with its pid, exists.
+            is_alive: function that returns whether the process still exists, and not another process with the same pid.
         """
         if not is_alive() or not self._move_to_payload(path, pid):
             return False
@@ -149,7 +149,7 @@ class CgroupProcesses:
         return True
 
     def _move_to_parents_cgroup(self, pid: int) -> None:
-        """Move a process that has just started to its parent's cgroup, in which it was started."""
+        """Move a process that has just been created to its parent's cgroup, where it was created."""
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")

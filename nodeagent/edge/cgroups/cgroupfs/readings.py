@@ -1,9 +1,10 @@
-"""Cached readings of the pods' cgroups, which are used until a cgroup may have changed.
+"""Readings of the pods' cgroups, each of which is used until the cgroup may have changed.
 
-The kernel reports a write to a file by another process, a new, removed or emptied cgroup, and a partition that it ends. It doesn't report
-effective CPUs and memory nodes that follow from a change elsewhere, nor a thread's affinity. After a change of CPUs or memory nodes, the
-cgroups below are therefore read again, too. After a change of a partition, every cgroup that could have the partition's CPUs is read again.
-For all other changes, each cgroup is read again in rotation.
+The kernel reports a write to a file by another process, a cgroup that is created, removed or emptied, and a partition that it makes
+invalid. It reports no change of effective CPUs and memory nodes that results from a change elsewhere, and no change of a thread's affinity.
+
+After a change of CPUs or memory nodes, the cgroups below are therefore also read again. After a change of a partition, every cgroup that
+could have the partition's CPUs is read again. For all other changes, the cgroups are read again in rotation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
@@ -22,11 +23,11 @@ _POD_LEVELS = 2
 
 
 class CgroupReadings:
-    """Cgroups below the pods' cgroup, each as last read.
+    """Cgroups below the pods' cgroup, each as of its last reading.
 
     Args:
-        read: reads a cgroup by its path below the pods' cgroup. None means that it doesn't exist.
-        list_children: lists the names of the cgroups directly below a path.
+        read: function that reads a cgroup by its path below the pods' cgroup. None means that the cgroup doesn't exist.
+        list_children: function that lists the names of the cgroups directly below a path.
     """
 
     def __init__(
@@ -73,15 +74,16 @@ class CgroupReadings:
         )
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the marked cgroups again, and a part of the others. Unchanged readings stay the same objects. If all are unchanged, so is
-        the mapping.
+        """Read the doubtful cgroups again, and a part of the others.
+
+        Unchanged readings stay the same objects. Without any change, the same mapping is returned.
 
         Args:
             own: paths of the agent's directories that aren't pods (`burstable`, …).
-            part: part of all cgroups that is read again anyway, 0 to 1.
+            part: part of all cgroups to read again without a doubt, 0 to 1.
 
         Raises:
-            CgroupError: a cgroup can't be read. It stays marked.
+            CgroupError: a cgroup can't be read. It is read again at the next refresh.
         """
         known = dict(self._known)
         in_doubt = (*self._in_doubt, *self._in_doubt_below, *self._changed_cpusets)
@@ -89,7 +91,7 @@ class CgroupReadings:
         if "" in self._in_doubt_below:
             wanted += known
         else:
-            tops = self._in_doubt_below & known.keys()  # below a cgroup that isn't known, no cgroup is known either
+            tops = self._in_doubt_below & known.keys()  # if a cgroup is unknown, all cgroups below it are unknown, too
             if tops:
                 wanted += [path for path in known if _is_within_any(path, tops)]
             if self._changed_cpusets:
@@ -146,8 +148,9 @@ class CgroupReadings:
         ]
 
     def _find_listed(self, path: str) -> CpuSet | None:
-        """Return the CPUs that a cgroup lists. If it lists none, return those of the nearest ancestor that does. None means that no managed
-        cgroup lists any CPUs.
+        """Return the CPUs that the cgroup's cpuset lists, or else those of the nearest cgroup above with a list.
+
+        None means that no managed cgroup has a list.
         """
         while True:
             cgroup = self._known.get(path)
@@ -159,7 +162,7 @@ class CgroupReadings:
             path = path.rpartition("/")[0]
 
     def _read_below(self, top: str, own: frozenset[str], known: dict[str, ObservedCgroup]) -> bool:
-        """Read those cgroups below a cgroup that aren't known yet. Return whether there are any."""
+        """Read the unknown cgroups below a cgroup, and add them to `known`. Return whether any were found."""
         pending, found = [top], False
         while pending:
             above = pending.pop()

@@ -74,8 +74,9 @@ class CgroupTree:
 
     Args:
         root: directory of the pods' cgroup. Of the cgroups above it, only `cpuset.cpus.exclusive` is ever written (D27).
-        begin_partition: writes `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. None means that this process writes the file.
-        gather: lets the threads of a cgroup run on all its CPUs again. None means that this process does so itself.
+        begin_partition: function that writes `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. None means that this process writes the
+            file.
+        gather: function that lets the threads of a cgroup run on all CPUs of the cgroup again. None means that this process does so itself.
         watch: watch of the pods' cgroup. None means that `read_changed` reads every cgroup.
     """
 
@@ -94,7 +95,7 @@ class CgroupTree:
         self._read_texts: dict[str, tuple[tuple[str | None, ...], ObservedCgroup]] = {}
         """Texts of the files of each cgroup at the last reading, and the values parsed from these texts."""
         self._has_partitions = False
-        """Whether a partition has been seen. The kernel may then fail to move threads off a CPU that goes offline."""
+        """Whether a partition has been observed. With partitions, the kernel may fail to move threads off a CPU that goes offline."""
         self._begin_partition, self._gather_threads = begin_partition, gather
 
     @property
@@ -115,9 +116,9 @@ class CgroupTree:
         return self._readings.refresh(own, 0)
 
     def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read as `read`, but only the cgroups that may have changed since the last reading, and a part of the others.
+        """Like `read`, but read only the cgroups that may have changed since the last reading, and a part of the others.
 
-        Without a watch, or if the watch has missed something, this is every cgroup. Unchanged cgroups stay the same objects.
+        Without a watch, or if the watch has missed events, every cgroup is read. Unchanged cgroups stay the same objects.
 
         Args:
             own: as for `read`.
@@ -133,7 +134,7 @@ class CgroupTree:
         return self._readings.refresh(own, part)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Context manager that suppresses the wake-ups which the agent's own writes would cause."""
+        """Hold back the wake-ups that the agent's own writes would cause, while the `with` block runs."""
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:

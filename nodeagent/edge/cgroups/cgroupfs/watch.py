@@ -1,12 +1,12 @@
 """Watch of the pods' cgroups, which wakes the agent and reports the changes.
 
-The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or gets empty, when a cgroup above gets other
-CPUs, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
-(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by the file's inode,
-which it may drop from its cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
+The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or emptied, when the CPUs of a cgroup above
+change, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
+(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by the file's inode.
+The inode may be dropped from the cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
 
-The module calls inotify(7) itself, because watchdog needs a thread per directory, or reports new directories twice. The kernel keeps one
-watch per directory, however often it is requested.
+This module calls inotify(7) directly, because the package watchdog needs a thread per directory, or reports new directories twice. The
+kernel has only one watch per directory, however often it is requested.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class CgroupWatch:
 
     Args:
         root: directory of the pods' cgroup.
-        wake: called from the watch's thread, often. It must be quick and must not raise.
+        wake: function that the watch's thread calls often. It must be quick and must not raise.
     """
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
@@ -59,10 +59,10 @@ class CgroupWatch:
         self._watching: _Watching | None = None
 
     def renew(self, beside: Collection[str] = ()) -> None:
-        """Watch the cgroups that exist now. This is cheap. It is needed again after systemd has recreated the pods' cgroup.
+        """Watch the current cgroups. Call this cheap method again when systemd has recreated the pods' cgroup.
 
         Args:
-            beside: absolute paths of other cgroups, of which only the creation is watched.
+            beside: absolute paths of other cgroups. Only their creation is watched.
 
         Raises:
             CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
@@ -94,7 +94,7 @@ class CgroupWatch:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `take_changes` would return any changes known by now."""
+        """Return whether `take_changes` would return any change now."""
         return self._watching is None or self._watching.changes is None or bool(self._watching.changes)
 
     @contextmanager
@@ -116,7 +116,7 @@ class CgroupWatch:
 
 
 def _find_next_created(path: str) -> tuple[str, str]:
-    """Return the nearest existing ancestor of a cgroup's directory, and the name of the child that has to be created there first."""
+    """Return the nearest existing cgroup above a missing cgroup, and the name of the child that must be created there first."""
     missing = Path(path)
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -132,7 +132,7 @@ class _Watching:
     def __init__(self, root: str, identity: _Identity, wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
-        """Reason why a directory is not watched. None means that all directories are watched."""
+        """Reason why a directory isn't watched. None means that all directories are watched."""
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
@@ -140,11 +140,11 @@ class _Watching:
         self._events: dict[int, str] = {}
         """Paths of cgroups whose `cgroup.events` is watched, by watch descriptor."""
         self.lock = threading.RLock()
-        """Protects the queue of events and the changes."""
+        """Lock that protects the queue of events and the changes."""
         self.changes: set[tuple[str, str]] | None = None
-        """Changes since `take_changes`. None means that any cgroup may have changed."""
+        """Changes since the last call of `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names to watch outside of the pods' cgroups, by watch descriptor. If a file is watched, its events have an empty name."""
+        """Names to watch for outside the pods' cgroups, by watch descriptor. The watch of a file reports an empty name."""
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -187,7 +187,7 @@ class _Watching:
                 self._wake()
 
     def _drain(self) -> bool:
-        """Handle all waiting events, and return whether to wake the agent."""
+        """Handle all waiting events. Return whether to wake the agent."""
         has_to_wake = False
         while True:
             try:
@@ -200,7 +200,7 @@ class _Watching:
                 has_to_wake |= self._handle(watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0")))
 
     def _handle(self, watch: int, mask: int, name: str) -> bool:
-        """Update the watches and the changes after an event, and return whether to wake the agent."""
+        """Update the watches and the changes after an event. Return whether to wake the agent."""
         if mask & _OVERFLOW:
             self.changes = None
             self._watch_below(self._root)
@@ -219,7 +219,7 @@ class _Watching:
             if is_wanted and name:
                 self._note(
                     self._root, _EVENTS
-                )  # none of the agent's cgroups has changed, but the agent has to look at the cgroup outside
+                )  # no cgroup of the agent has changed, but the agent must read the cgroup outside the tree
             elif is_wanted:
                 self.changes = None
             return is_wanted
@@ -276,7 +276,7 @@ class _Watching:
 
     def _add_with_children(self, path: str) -> None:
         try:
-            self._add(path)  # the watch is added before the scan, so that later children cause events of their own
+            self._add(path)  # the watch is added before the scan, so that children created later cause events
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as err:
