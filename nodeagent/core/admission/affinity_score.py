@@ -1,10 +1,10 @@
-"""Choice between sets of NUMA nodes by how much is allocated on them: the two forms of KEP-6007.
+"""Choice between sets of NUMA nodes by their allocated share, in the two forms of KEP-6007.
 
-`prefer-most-allocated-numa-node` is the first form. Each manager compares its allocated percentages of two single nodes. A manager with
-equal percentages abstains. If managers disagree, there is no preference.
+`prefer-most-allocated-numa-node` is the first form. Each manager compares the allocated percentages of two single nodes. A manager that
+finds equal percentages abstains. If managers disagree, there is no preference.
 
-`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource that gives hints scores a set of nodes from 1
-to 100. The weighted mean of the scores decides between sets that are equally good otherwise.
+`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource with hints scores a set of nodes from 1 to 100.
+The weighted mean of the scores decides between sets that are equally good otherwise.
 """
 
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the percentage of the amounts on these nodes that is allocated. None means that the nodes have nothing to allocate."""
+    """Return the percentage of the amounts on these nodes that is allocated. None means that these nodes have none of the resource."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

@@ -1,9 +1,9 @@
 """Pods that require a NUMA node, require a class of cores, or ask to be near devices. The managers see only the resources that such a pod
 may have.
 
-kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy, as if all other resources were
-allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist of the remaining CPUs. Devices give
-hints as in kubelet's device manager (near.py).
+kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy as if all other resources were
+allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist only of the permitted CPUs. Devices
+give hints as in kubelet's device manager (near.py).
 """
 
 from operator import is_
@@ -20,7 +20,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
-    """Return the managers limited to the resources that this pod may have."""
+    """Return the managers limited to the resources that this pod may use."""
     limited = tuple(resource.limited_to(pod) for resource in providers.resources)
     if not all(map(is_, limited, providers.resources)):
         providers = replace(providers, resources=limited)

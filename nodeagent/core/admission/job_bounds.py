@@ -20,7 +20,8 @@ def find_exceeded_bound(
         bounds: the limits.
         held: the user's other jobs.
         job: the job.
-        reserved: names of resources that count towards a reservation and not here, by the UID of the job's pod.
+        reserved: names of resources that a job takes from a reservation, so that they don't count here. They are listed by the UID of the
+            job's pod.
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:

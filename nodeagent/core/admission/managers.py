@@ -88,7 +88,7 @@ class Managers(Struct, frozen=True):
         Args:
             devices: the discovered devices. None means that no scan has been made.
             plugged: the pools of device plugins. None means the pools that these managers already have.
-            has_devices: whether any pod holds devices, configured or not.
+            has_devices: whether any pod holds devices, even devices that aren't configured any more.
         """
         providers = replace(self.providers, devices=devices)
         if plugged is None:
@@ -136,7 +136,7 @@ class Managers(Struct, frozen=True):
         return replace(self, providers=replace(self.providers, resources=resources, topology=topology))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return the node's allocatable amounts, extended by the amounts of extended resources."""
+        """Return the node's allocatable amounts, including the amounts of extended resources."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         amounts = tuple(sorted({**dict(allocatable.amounts), **more}.items()))
         sums_extended = not self.reproduces(Erratum.EXTENDED_RESOURCES_SUMMED_LAST)
@@ -147,7 +147,7 @@ class Managers(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Facts behind a decision, for the log, `explain` and tests."""
+    """Details of a decision, for the log, `explain` and tests."""
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
@@ -190,7 +190,7 @@ class Rejected(Struct, frozen=True):
 
 
 class Readmitted(Struct, frozen=True):
-    """Results of admitting running pods again after a start, in order."""
+    """Results of admitting running pods again after a start, in the order of the decisions."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
@@ -311,7 +311,8 @@ def admit(
     """
     promises = begin_pod(promises, pod.uid)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
-        # In kubelet, the request for topology hints releases the devices of ended pods. Without hints, the allocation of devices does.
+        # In kubelet, the request for topology hints releases the devices of ended pods. If no hints are requested, the next allocation of
+        # devices releases them.
         promises = release_ended_pods(promises)
     outcome, demand = _decide(managers, promises, pod)
     report = _make_report(managers, outcome, pod, demand)
@@ -319,7 +320,7 @@ def admit(
         return Admitted(_end_reuse(managers, outcome.promises), outcome.deltas, report)
     cleaned, deltas = promises, outcome.deltas
     if managers.quirks:
-        # kubelet releases the allocations of a refused pod only at its next call for any pod, which gauges and reuse sets show.
+        # kubelet releases the allocations of a refused pod only at its next call for any pod. Gauges and reusable sets show this delay.
         cleaned, released = remove_pod(managers, outcome.promises, pod.uid)
         deltas = (*deltas, *released)
     return Rejected(cleaned, outcome.promises, outcome.refusal.reason, outcome.refusal.message, deltas, report)
@@ -375,7 +376,7 @@ def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> 
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod if a CPU plugin failed to sort it. None means no refusal."""
+    """Refuse a pod if a CPU plugin failed to determine the pod's place in the order. None means no refusal."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.cpu_plugins, pod)
@@ -479,7 +480,7 @@ def _decide_resources(
 
 
 def _end_reuse(managers: Managers, promises: Promises) -> Promises:
-    # Every container of a pod gets its allocation at admission, so no CPUs need to remain for reuse afterwards.
+    # Every container of a pod gets its allocation at admission, so init containers need not leave CPUs for reuse afterwards.
     if managers.reproduces(Erratum.REUSE_OUTLIVES_POD):
         return promises
     for resource in managers.providers.resources:
@@ -494,7 +495,7 @@ def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand:
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
     """Admit running pods again after a start, in order. Then release the allocations of all pods that weren't admitted.
 
-    Until then, later pods can't get the allocations of a refused pod.
+    Until this release, later pods can't get the allocations of a refused pod.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -542,7 +543,7 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release the holdings that no other container of the pod shares."""
+    """Release a container's holdings, except holdings that another container of the pod shares."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
     left = held.without(name)

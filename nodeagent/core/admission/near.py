@@ -15,7 +15,7 @@ _MAX_DEVICES = 12
 _MAX_NAMES = 3
 """Limit on the listed names of one device, because a network card may have hundreds of interfaces."""
 _MAX_CHARACTERS = 64
-"""Limit on the characters of a listed name, because users can rename interfaces. A quoted problem may be ten times as long."""
+"""Limit on the characters of a listed name, because users can rename interfaces. A quoted problem may have ten times as many characters."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:

@@ -24,7 +24,9 @@ class Allocatable(Struct, frozen=True):
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Configured limits on the number of pods: configuration field, its value, and the factor by which the value is multiplied."""
+    """Configured limits on the number of pods, each with the configuration field, its value, and the factor by which the value is
+    multiplied.
+    """
     sums_extended: bool = True
     """Whether extended resources are checked here, although the managers check them as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
 
@@ -97,8 +99,8 @@ def insufficient(
 ) -> Insufficient | None:
     """Check whether one more pod fits in addition to the counted pods. None means that the pod fits.
 
-    Source: the scheduler's noderesources.Fits in kubelet's predicate handler. It reports the first failure: pods, cpu, memory, then other
-    resources. kubelet checks the other resources in random order, this function by name.
+    Source: the scheduler's noderesources.Fits in kubelet's predicate handler. The first failure is reported: pods, cpu, memory, then other
+    resources. kubelet checks the other resources in random order. This function checks them by name.
     """
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
@@ -131,7 +133,7 @@ def _compute_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """Return the amounts reserved from pods: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
+    """Return the amounts that pods can't use: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
 
     Args:
         config: the configuration.
@@ -158,8 +160,8 @@ def eviction_bytes(config: Config, memory_bytes: int) -> int:
     """Return the hard eviction threshold `memory.available` in bytes. The value 0 means no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
-    # Floats as in kubelet, because the memory manager compares sums exactly: the percentage is a float32. Its product with the capacity is
-    # a float64, which is truncated (eviction/helpers.go).
+    # Floats as in kubelet, because the memory manager compares sums exactly. The percentage is a float32, and its product with the capacity
+    # is a float64, which is truncated (eviction/helpers.go).
     share = _round_to_float32(_round_to_float32(float(config.eviction_memory_percent)) / 100)
     return int(float(memory_bytes) * share)
 

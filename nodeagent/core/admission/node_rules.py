@@ -66,7 +66,7 @@ class KnownNode(Protocol):
 
 
 class ReadNode(Struct, frozen=True):
-    """A node as the agent has described it. Its configuration isn't checked again, because the agent has already checked it."""
+    """A node according to the agent's description. Its configuration isn't checked again, because the agent has already checked it."""
 
     config: Config
     topology: Topology
@@ -90,7 +90,7 @@ def read_node_of(config: Config, topology: Topology, decided_on: Topology, reser
 
 
 def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return the kind of isolation of a container, that is, with which containers it shares CPUs."""
+    """Return how a container's CPUs are isolated, that is, with which containers it shares CPUs."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST

@@ -15,7 +15,7 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
 
 _LEAST_MEMORY_BYTES = 2**24
-"""Lower bound on the memory of a machine, for a threshold in percent. No Linux with cgroup v2 boots in 16 MiB."""
+"""Lower bound on a machine's memory, for checks of a percentage without a machine. No Linux with cgroup v2 boots in 16 MiB."""
 
 
 class NodeSetup(Struct, frozen=True):
@@ -61,7 +61,7 @@ def on_machine(
         config: the configuration as read.
         topology: the current machine.
         reserved: CPUs that the running agent has reserved since its start. None means that the agent is starting. Only online CPUs stay
-            reserved. Offline ones aren't replaced, because pods may hold the other CPUs.
+            reserved. Reserved CPUs that are offline aren't replaced, because pods may hold the other CPUs.
 
     Returns:
         The node, or every error of the configuration on this machine.

@@ -67,7 +67,7 @@ class Providers(Struct, frozen=True):
     """
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type. Every node has it."""
+        """Return the resource of this type. Every node has each such resource."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one
@@ -91,7 +91,9 @@ class Providers(Struct, frozen=True):
     def hints(
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
-        """Return two groups of hints: those that hints of CPUs may overrule (first the hints of `near`), and all others."""
+        """Return two groups of hints. Hints of CPUs may overrule the first group, which begins with the hints of `near`. The second group
+        has all other hints.
+        """
         others: ResourceHints = ()
         for resource in self.resources:
             found = ask(resource)
@@ -111,13 +113,13 @@ class MergeReport(Struct, frozen=True):
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts (`preferCPUsNumaNode`)."""
     instead_of: Merged | None = None
-    """Result of the merge before it was replaced by a set of NUMA nodes for both CPUs and memory (`sameNumaNodes`). None means that it
+    """Result of the merge before a set of NUMA nodes for both CPUs and memory replaced it (`sameNumaNodes`). None means that the result
     wasn't replaced.
     """
 
 
 class AdmissionResult(Struct, frozen=True):
-    """Result of an admission. After a refusal, `promises` contains the allocations made before it."""
+    """Result of an admission. After a refusal, `promises` contains the allocations made before the refusal."""
 
     promises: Promises
     deltas: MetricDeltas = ()

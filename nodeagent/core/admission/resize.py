@@ -1,8 +1,8 @@
-"""Resize of a running pod after its manifest requests other amounts. The result is new promises, or the reason against them. Nothing
-restarts.
+"""Resize of a running pod after its manifest requests other amounts. The result is new promises, or the reason why they aren't possible. No
+process restarts.
 
-By Kubernetes' rules (KEP-1287, KEP-5554) the QoS class stays, and containers neither gain nor lose exclusivity. A container that gets more
-CPUs keeps its present ones, and it never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
+By Kubernetes' rules (KEP-1287, KEP-5554), the QoS class stays, and a container neither gets nor loses the right to exclusive CPUs. A
+container that gets more CPUs keeps its present CPUs, and never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -222,7 +222,7 @@ def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
 
 
 def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit. Without one, return the pod-level limit."""
+    """Return a container's limit. If the container has none, return the pod-level limit."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 

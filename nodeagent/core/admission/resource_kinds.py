@@ -1,4 +1,4 @@
-"""The resources of a node, in the order in which kubelet's managers give hints and allocate. A new resource is one more entry here.
+"""The resources of a node, in the order in which kubelet's managers give hints and allocate. A new resource needs one more entry here.
 
 Each kind imports its manager only when a node is built, because modules that only read holdings don't need the managers.
 """
@@ -38,8 +38,8 @@ class ResourceKind(Struct, frozen=True):
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Function that returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Function that describes a container's holding in a few words. Its text is empty if there is none, or if views/holdings has a module
-    for the resource.
+    """Function that describes a container's holding in a few words. The text is empty if the container holds none, or if views/holdings has
+    a module for the resource.
     """
     metrics: "tuple[MetricSpec, ...]" = ()
     """Specifications of the resource's gauges, if they are not in core/metrics."""

@@ -1,4 +1,4 @@
-"""Room: everything except the pod itself on which a decision depends. A refused pod can be admitted only if there is more room."""
+"""Room: everything on which a decision depends, except the pod itself. A refused pod can be admitted only if there is more room."""
 
 from typing import TYPE_CHECKING
 

@@ -31,9 +31,10 @@ def find_same_nodes(
     hints: "ResourceHints",
     merged: Merged,
 ) -> Merged:
-    """Return the best set of NUMA nodes that all resources offer and whose nodes each have room for a part of every request.
+    """Return the best set of NUMA nodes for all resources, in which each node has room for a part of every request.
 
-    If there is no such set, or the merge's result is one, return the merge's result. The result is as acceptable to the policy as before.
+    If there is no such set, or the merge's result already is such a set, return the merge's result. The policy accepts the returned set
+    exactly if it accepts the merge's result.
 
     Args:
         providers: the managers.
@@ -71,8 +72,7 @@ def find_spread(
     """Return the NUMA nodes over which a container's huge pages should be spread, each with the amount of the given resource that the
     container holds there.
 
-    Empty means no preference, because the container has no huge pages or is on one node only, or because a strict policy keeps it on other
-    nodes.
+    Empty means no preference. The container has no huge pages or is on a single node, or a strict policy keeps it on other nodes.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()
@@ -83,8 +83,8 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Yield the sets of NUMA nodes that the hints offer. For a hint family, yield the sets of nodes that have an amount, unless there are
-    too many such nodes.
+    """Yield the sets of NUMA nodes in the hints. For a hint family, yield the sets of nodes that have an amount, unless there are too many
+    such nodes.
     """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)

@@ -8,7 +8,7 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def violations(managers: Managers, state: NodeState) -> tuple[Violation, ...]:
-    """Return every violated invariant. A state that is saved or used must not violate any."""
+    """Return every invariant that the state violates. A state must violate none when it is saved or used."""
     uids = [entry.pod.uid for entry in state.entries]
     # A container runtime's pod may have the same name as another pod.
     names = [entry.pod.full_name for entry in state.own_entries()]

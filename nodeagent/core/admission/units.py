@@ -13,7 +13,7 @@ class UnitTaken(Struct, frozen=True):
 
     unit: str
     holder: str
-    """The other pod's name, as namespace/name."""
+    """Name of the other pod, as namespace/name."""
 
     @property
     def reason(self) -> str:

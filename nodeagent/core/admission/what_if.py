@@ -1,6 +1,6 @@
-"""A node for trial decisions, with the current or other pods, under the current or other rules.
+"""A node for trial decisions, with the current or other pods, under the current or another configuration.
 
-A trial takes the same steps as a turn of the daemon (core/turn/step.py), and its result is discarded.
+A trial takes the same steps as a turn of the daemon (core/turn/step.py), but its result is discarded.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class WhatIf(Struct, frozen=True):
     origins: Mapping[str, Origin] = {}
     """Origins of known pods, by UID. A pod that isn't listed is from a manifest."""
     moving: frozenset[str] = frozenset()
-    """UIDs of pods that are ending or being replaced together. Their units count as free."""
+    """UIDs of pods that are ending or being replaced together. The units of these pods count as free."""
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class WhatIf(Struct, frozen=True):
         allocatable: Allocatable | None = None,
         idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
-        """Create the node, and sum the requests of its pods."""
+        """Create the node. Its usage is the sum of the requests of its pods."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
@@ -97,7 +97,7 @@ class WhatIf(Struct, frozen=True):
         """Resize a running pod, as the daemon does (`is_resize`).
 
         Args:
-            old: the pod as it runs. Its variables don't matter.
+            old: the pod as it runs. Its environment variables are ignored.
             new: the pod with other amounts.
         """
         answer = resized(self.managers, self.promises, old, new, usage=self.usage, allocatable=self.allocatable)

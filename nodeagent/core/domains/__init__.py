@@ -1,1 +1,1 @@
-"""Domains, one package each: owners of cgroups, with their pods and the rules for answering requests."""
+"""Domains, one package each. A domain is an owner of cgroups, with its pods and its rules for answering requests."""

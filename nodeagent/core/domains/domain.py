@@ -1,8 +1,8 @@
 """Contract of a domain: an owner of containers' cgroups and processes, such as the agent, systemd or a container runtime.
 
-A turn calls the methods in the order of this module, all in the deciding thread. It calls a method of every domain before the next method.
-Each domain keeps its own data between turns, which no other domain can see. A domain's threads pass data to the deciding thread by queues,
-and wake the agent. Problems are texts for users, and name the next step. A `Problem` also names its pod.
+A turn calls the methods in the order of this module, all in the deciding thread. One method is called for every domain before the next
+method. Each domain keeps its own data between turns, which other domains can't access. A domain's threads pass data to the deciding thread
+by queues, and wake the agent. Problems are texts for users, and name the next step. A `Problem` also names its pod.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class DomainInput(Struct, frozen=True):
     sources: tuple[PodSource, ...]
     """Sources of pods of all domains."""
     rescan: bool
-    """Whether to observe everything again. Otherwise, only observe changes that don't wake the agent."""
+    """Whether to observe everything again. Otherwise, observe only values that may change without waking the agent."""
     part: float = 1.0
     """Fraction of the pods' cgroups, 0 to 1, to read again although no change was reported."""
     runs: Runs | None = None
@@ -48,7 +48,7 @@ class DomainView(Struct, frozen=True):
     """Whether the domain has reported all its pods."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Whether the problems may soon be solved by another observation."""
+    """Whether another observation soon may solve the problems."""
     places: Mapping[str, str] = MappingProxyType({})
     """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
     strays: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class DomainCounts(Struct, frozen=True):
 class Domain(Protocol):
     @property
     def name(self) -> str:
-        """`PodEntry.domain` of the domain's pods."""
+        """Name of the domain, as in `PodEntry.domain` of its pods."""
         ...
 
     def follow(self, config: Config, /) -> None:
@@ -99,11 +99,9 @@ class Domain(Protocol):
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
         """Return the domain's own pods as of the last read. With `rescan`, read the pods again first.
 
-        `part` is the part of their files to look at although no change was reported, 0 to 1.
-
-        Called first, before any observation. The origin of such a pod names the domain. If the domain only watches its processes, its
-        containers pin units with names in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as
-        manifests, the result is empty.
+        `part` is the fraction of the pods' files, 0 to 1, to check although no change was reported. This method is called first, before any
+        observation. The origin of each pod names the domain. If the domain only watches its processes, its containers pin units with names
+        in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as manifests, the result is empty.
         """
         ...
 
@@ -159,7 +157,8 @@ class Domain(Protocol):
         """Carry out one change. Return once the change is in effect and processes have left the CPUs that it removes.
 
         Raises:
-            CgroupError: the change failed, or its effect isn't certain. Changes that depend on it are deferred, and all are tried again.
+            CgroupError: the change failed, or its effect isn't certain. Changes that depend on the failed change are deferred. All these
+                changes are tried again.
         """
         ...
 
@@ -179,7 +178,7 @@ class Domain(Protocol):
 
     @property
     def needs_every_turn(self) -> bool:
-        """Whether every turn calls the domain, even if the turn's observations and the pods are those of the last turn."""
+        """Whether every turn calls the domain, even if observations and pods are unchanged since the last turn."""
         ...
 
     @property

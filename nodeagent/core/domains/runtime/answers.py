@@ -1,8 +1,9 @@
-"""Changes that the runtime is asked for: only differences to the desired values, and CPUs are vacated before they are granted.
+"""Changes that the agent requests from the runtime: only differences from the desired values. CPUs are vacated before they are granted.
 
 The runtime carries out the changes of an answer one after the other, and only logs failures. So no change grants CPUs that another
-container must leave first. They are granted once its cgroup shows that it has left. A container that is being created is the exception, as
-its first process waits for `check_start`. NRI can't express an empty cpuset, so a container without any CPU stays on its CPUs.
+container must leave first. The CPUs are granted once that container's cgroup shows that it has left them. A container that is being created
+gets its CPUs at once, because its first process waits for `check_start`. NRI can't express an empty cpuset, so a container without any CPU
+stays on its CPUs.
 """
 
 from collections.abc import Collection, Iterable
@@ -74,7 +75,7 @@ class BlockedContainer(Struct, frozen=True):
 class Response(Struct, frozen=True):
     answer: Answer
     waiting: tuple[BlockedContainer, ...] = ()
-    """Containers that still lack desired CPUs. Another response is built once these CPUs are seen to be free."""
+    """Containers that still lack desired CPUs. Another response is built when these CPUs have become free."""
 
 
 def build_response(
@@ -88,11 +89,11 @@ def build_response(
 
     Args:
         others: all occupants, including the containers to change.
-        created: desired placement of the container that is being created, and the runtime's own values for it. It must have CPUs, because
-            the caller denies a creation without any.
+        created: desired placement of the container that is being created, and the runtime's own values for it. The placement must have
+            CPUs, because the caller denies a creation without CPUs.
         updated: container with a pending update. All its values are sent, whatever it has now.
-        pool: the shared pool. Two containers on each other's CPUs would wait for each other forever. A container without any free CPU of
-            its own moves to the pool meanwhile.
+        pool: the shared pool. A container moves to the pool while none of its own CPUs is free. Otherwise two containers on each other's
+            CPUs would wait for each other forever.
     """
     there = tuple(others)
     overdue = CpuSet()
@@ -135,7 +136,7 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
     Args:
         starting: the container, as read from its cgroup now.
         others: all other occupants, as read now.
-        rivals: IDs of the other containers of its key, which must have ended.
+        rivals: IDs of the other containers of the same key, which must have ended.
     """
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:

@@ -7,8 +7,8 @@ def decode_cgroup_path(cgroups_path: str) -> str:
     """Return the cgroup's path below the root of all cgroups. Empty means that the path is unknown.
 
     Args:
-        cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. A slice lies in the slices whose
-            names its own name begins with (systemd.slice(5)).
+        cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. The name of a slice begins with
+            the names of the slices above it (systemd.slice(5)).
     """
     parent, colon, scope = cgroups_path.partition(":")
     if not colon:

@@ -133,13 +133,13 @@ def _count_cpus(one: Todo, node: Node) -> int:
 
 
 def _has_to_move(state: NodeState, decide: Decide, node: Node) -> bool:
-    """Whether a container has got exclusive CPUs other than those that the runtime reports for it."""
+    """Whether a container has got exclusive CPUs that differ from the CPUs reported by the runtime."""
     own, reported = own_set_of(state.promises, decide.key.pod_uid, decide.key.name), _reported_cpus(decide.id, node)
     return own is not None and reported is not None and not own <= reported
 
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
-    """Return the CPUs of a container as reported by the runtime. None means that any CPUs are possible."""
+    """Return a container's CPUs as reported by the runtime. None means that any CPUs are possible."""
     reported = node.reported.containers.get(container_id)
     return None if reported is None else reported.resources.cpus
 
@@ -343,8 +343,8 @@ def _refuse(
 ) -> tuple[Draft, tuple[Todo, ...]]:
     state, decide, world = draft.state, case.decide, case.node.world
     if decide.is_of_pod and not reason.startswith(OF_RESIZES):
-        # The pod as a whole is refused, but the refusal is stored with a container, whose own request is met and which may be created
-        # again.
+        # The pod as a whole is refused. The refusal is stored with a container, because this container may be created again, although its
+        # own request is met.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
@@ -408,10 +408,10 @@ def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey)
 
 
 def _keep_allocated(pod: Pod, before: Pod, counting: tuple[str, ...], name: str) -> Pod:
-    """Limit an admitted pod to its known containers and the one to decide on.
+    """Limit an admitted pod to its known containers and the container to decide on.
 
     A container with an allocation stays, even if the runtime no longer reports it. A container that has released its allocation is decided
-    on when it is created again, and not along with another container.
+    when it is created again, not together with another container.
     """
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.containers if one.name in counting and one.name not in names)

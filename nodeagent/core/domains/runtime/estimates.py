@@ -34,9 +34,9 @@ class Range(Struct, frozen=True):
 def estimate_cpu_request(shares: int) -> Range:
     """Return the CPU requests with these shares, in thousandths.
 
-    There are more shares than thousandths to a CPU. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and
-    rounding up is exact. Rounding to the nearest isn't: 41 thousandths are 41 shares, which are 40.04 thousandths. Shares of another
-    program that no request leads to count as those of the next larger request.
+    A CPU has more shares than thousandths. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and rounding up
+    gives the exact request. Rounding to the nearest doesn't: 41 thousandths are 41 shares, and 41 shares are 40.04 thousandths. Other
+    programs may set shares that result from no request. Such shares count as the shares of the next larger request.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)

@@ -12,11 +12,11 @@ from nodeagent.core.model.state import PodEntry
 def restore_known(
     entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
 ) -> tuple[Known, ...]:
-    """Return the pod's known amounts with their sources. Empty if the registry has no requests of its containers.
+    """Return the pod's known amounts with their sources. The result is empty if the registry has no requests of the pod's containers.
 
     Args:
         entry: the pod's entry.
-        registry: the requests of its containers.
+        registry: the requests of the pod's containers.
         stated: function that reads the pod's annotations.
         capacity_bytes: the node's memory.
     """

@@ -1,4 +1,6 @@
-"""Cgroups with processes, of a container runtime and others: the CPUs that they may run on, and their desired values."""
+"""Occupants: cgroups with processes, of a container runtime and of other programs. Each has the CPUs that its processes may use, and its
+desired values.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -115,10 +117,10 @@ def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
 
 
 def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return an occupant for each cgroup below kubepods with processes that isn't a known container of the runtime.
+    """Return an occupant for each cgroup below kubepods that has processes but belongs to no known container of the runtime.
 
     Args:
-        found: CPUs that its processes may run on, by cgroup.
+        found: CPUs that the processes of each cgroup may use, by cgroup.
     """
     return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 

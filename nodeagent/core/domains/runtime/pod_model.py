@@ -1,8 +1,8 @@
 """kubelet's pod, reconstructed from NRI: amounts, QoS class and containers, each with its source and certainty.
 
-NRI reports values that kubelet computed from requests and limits. Some amounts follow exactly from them, the others are estimates, unless
-the pod (stated_pod.py) or kubelet states them. A pod may only add to NRI's data: otherwise it would get CPUs that the scheduler hasn't
-counted. Where kubelet's data differs from NRI's, a resize is pending, and NRI's data counts.
+NRI reports values that kubelet computed from requests and limits. Some amounts follow exactly from these values. All other amounts are
+estimates, unless the pod (stated_pod.py) or kubelet states them. Annotations may only add to NRI's data, because the pod would otherwise
+get CPUs that the scheduler hasn't counted. If kubelet's data differs from NRI's data, a resize is pending, and NRI's data counts.
 """
 
 import enum
@@ -77,7 +77,7 @@ class Known(Struct, frozen=True):
     container: str = ""
     """Name of the container. Empty means that the property is the pod's."""
     between: Range | None = None
-    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that it has no bounds."""
+    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that the amount has no bounds."""
 
 
 class Contradiction(Struct, frozen=True):
@@ -101,7 +101,7 @@ class Contradiction(Struct, frozen=True):
 class RuntimePod(Struct, frozen=True):
     pod: Pod
     known: tuple[Known, ...]
-    """All known properties: first the pod's own, then those of the containers in the pod's order."""
+    """All known properties: first the properties of the pod, then those of each container, in the pod's order."""
     contradictions: tuple[Contradiction, ...] = ()
     """Contradictions because of which the pod is refused."""
 
@@ -132,8 +132,8 @@ def build_runtime_pod(
 
     Args:
         sandbox: the pod's latest sandbox.
-        containers: the containers in the order of their creation. Of several with the same name, the last one counts.
-        stated: data of its annotations and of kubelet (`with_kubelets`).
+        containers: the containers in the order of their creation. If several have the same name, the last one counts.
+        stated: the pod's data from its annotations and from kubelet (`add_kubelet_data`).
         capacity_bytes: the node's memory as known to kubelet. 0 means unknown.
     """
     seen = {container.name: container for container in containers}
@@ -175,10 +175,10 @@ def build_runtime_pod(
 
 
 def find_qos_class(cgroup_parent: str) -> QosClass | None:
-    """Return the QoS class in kubelet's name of a pod's cgroup. None means that the name isn't kubelet's.
+    """Return the QoS class in kubelet's name of a pod's cgroup. None means that kubelet hasn't made the name.
 
-    The systemd driver names a slice, `kubepods[-burstable|-besteffort]-podUID.slice`. With cgroupfs it is a path that ends in
-    `kubepods[/burstable|/besteffort]/podUID`.
+    With the systemd driver, the name is a slice, `kubepods[-burstable|-besteffort]-podUID.slice`. With the cgroupfs driver, the name is a
+    path that ends in `kubepods[/burstable|/besteffort]/podUID`.
     """
     *above, last = cgroup_parent.rstrip("/").split("/")
     if (found := _SLICE.fullmatch(last)) is not None:
@@ -251,7 +251,7 @@ def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) 
     Args:
         stated: the container as reported by kubelet.
         seen: the container as reported by the runtime.
-        of_pod: pod-level limits, which kubelet gives to each container without its own.
+        of_pod: pod-level limits, which kubelet applies to each container without a limit of its own.
     """
     assert stated.requests is not None
     assert stated.limits is not None
@@ -349,8 +349,8 @@ def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> I
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
-    Often a manifest has only a limit, and the request is equal. Otherwise the least possible amount is assumed, so that no pod is refused
-    for memory that it may not have requested.
+    Many manifests have only a limit, which is then also the request. Otherwise the smallest possible amount is assumed, so that no pod is
+    refused for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
@@ -370,7 +370,7 @@ def _against_shares(name: str, requests: Resources, limits: Resources, told: Nri
     asked, limit = requests.get(CPU) or Quantity(0), limits.get(CPU)
     if told.cpu_shares is not None:
         found = estimate_cpu_request(told.cpu_shares)
-        # a container that requests nothing has the shares of its limit
+        # a container that requests nothing gets shares according to its limit
         counted = asked if asked.nano or limit is None else limit
         if counted.milli() not in found:
             why = f"kubelet gave it {told.cpu_shares} CPU shares, as for {quantity_of(CPU, found.least)}"

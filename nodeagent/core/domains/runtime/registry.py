@@ -1,18 +1,18 @@
 """Registry of a runtime's containers: the holders of allocations, and the effect of each event. All values are immutable.
 
-A *key* is a pod's UID and a container's name. It outlives the IDs that the runtime gives to the container each time it is created, and a
-new container may be created before the old one is removed. The rules:
+A *key* is a pod's UID and a container's name. The key stays the same when the runtime creates the container again with a new ID. A new
+container may be created before the old container is removed. The rules:
 
-- An allocation belongs to the key. The key's containers hold it one after the other: none starts while another one still runs.
+- An allocation belongs to the key. The key's containers hold the allocation one after the other, so none starts while another still runs.
 - The allocation is released once the runtime has removed all containers of the key and their cgroups were seen without processes.
-- A container that was not placed at its creation may not start. A container that started without a call to the agent is found by
-  Synchronize. Its list is complete: containers that are missing from it count as removed.
-- kubelet retries forever, so a refusal is stored with the request. It is dropped when the request changes, when kubelet reports something
-  else of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal for room doesn't count once there
-  is more room than its decision has seen.
+- A container that was not placed at its creation may not start. Synchronize reports containers that started without a call to the agent.
+  Its list is complete, so a container missing from the list counts as removed.
+- kubelet retries forever, so a refusal is stored with the request. The refusal is dropped when the request changes, when kubelet reports
+  changed data of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal for lack of room doesn't
+  count once there is more room than at the decision.
 - Events may be lost, repeated or late. The table in stages.py has the effect of each event. An event without a row is illegal.
 
-The registry decides nothing about CPUs: the managers carry out each `Decide`, and `record_decision` stores the result.
+The registry makes no decision on CPUs. The managers carry out each `Decide`, and `record_decision` stores the result.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -56,7 +56,7 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
-"""Characters of a container's name in a message. Kubernetes' names have no more."""
+"""Limit on the characters of a container's name in a message. Names in Kubernetes have no more."""
 
 _EVENTS = {
     Event.CREATE_CONTAINER: ContainerEvent.CREATE,
@@ -91,7 +91,7 @@ class Stepped(Struct, frozen=True):
 
     @property
     def is_illegal(self) -> bool:
-        """Whether the event was illegal, so that nothing has changed."""
+        """Whether the event was illegal. An illegal event changes nothing."""
         return any(isinstance(one, CountIllegal) for one in self.todo)
 
 
@@ -106,9 +106,9 @@ def apply_event(
     Args:
         registry: the registry before the event.
         what: the event.
-        wanted: desired placement of the containers of each key with an allocation. Only Synchronize and a look need it: they compare the
-            containers with it and not with earlier reports.
-        due: keys whose refusals don't count any more, because there is more room than their decisions have seen.
+        wanted: desired placement of the containers of each key with an allocation. Only lists of containers need the placement, because the
+            listed containers are compared with it, not with earlier reports.
+        due: keys whose refusals don't count any more, because there is more room than at their decisions.
     """
     match what:
         case Synchronized():
@@ -217,7 +217,9 @@ def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
 def _apply_to_containers(
     entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
 ) -> KeyEntry:
-    """Return a key's entry after an event of some of its containers. Each row of the table has the event, without an effect."""
+    """Apply an event to some of a key's containers, and return the key's entry. In the table, this event is legal in every condition, and
+    has no effect other than the next stage.
+    """
     made = list(entry.made)
     for position, one in enumerate(made):
         if applies(one):
@@ -239,7 +241,7 @@ def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
 
 
 class _ContainerReport(Struct, frozen=True):
-    """Event of one container, with the reported data."""
+    """Event of one container, with the data reported for it."""
 
     event: ContainerEvent
     key: ContainerKey
@@ -248,7 +250,7 @@ class _ContainerReport(Struct, frozen=True):
     change: NriResources = NriResources()
     """Changed amounts of an update."""
     wanted: WantedPlacement | None = None
-    """Desired placement of the key, for a list or a look. None means that the key has no allocation."""
+    """Desired placement of the key, if the containers were listed. None means that the key has no allocation."""
     is_due: bool = False
     """Whether there is more room than at the decision that refused the key."""
 
@@ -408,8 +410,8 @@ def _look(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> Stepped:
-    """Find containers that started without a call to the agent. Pods that aren't listed are unchanged here: they are gone, or are reported
-    again later.
+    """Handle a list of the running containers, to find those that started without a call to the agent. Pods that aren't listed stay
+    unchanged, because a later event reports or removes them.
     """
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}

@@ -1,8 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
-If a condition's row lacks an event, the event is illegal there, because it is late or out of order. An illegal event changes nothing and is
-counted, and a creation or start is denied. The agent then lists the runtime's containers. So no event revives a container that has ended or
-is unknown. Only a list of the running or of all containers (Synchronize) can report that a container runs.
+An event that is missing in a condition's row is illegal in this condition, because it is late or out of order. An illegal event is counted
+and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. So no event makes an ended or
+unknown container count as running. Only a list of containers (Synchronize, or the agent's own query) can do so.
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ TABLE: Mapping[Condition, Mapping[ContainerEvent, Transition]] = MappingProxyTyp
         _C.UNKNOWN: {
             _E.CREATE: (_S.CREATED, Effect.OFFER),
             _E.START: (None, Effect.DENY_START),
-            # A refused container is unknown again, but the runtime still reports its end.
+            # A refused container becomes unknown again, but the runtime still reports its end.
             _E.STOP: (None, Effect.NOTHING),
             _E.REMOVE: (None, Effect.NOTHING),
             **_LISTED,

@@ -48,7 +48,7 @@ class StatedPod(Struct, frozen=True):
 
 
 def add_kubelet_data(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
-    """Replace the annotations' values by kubelet's, as far as kubelet has them, because the scheduler counts kubelet's amounts.
+    """Replace the annotations' values by kubelet's, as far as kubelet has data, because the scheduler counts kubelet's amounts.
 
     Annotations are a copy of these amounts. Annotations for which kubelet has no field stay.
 
