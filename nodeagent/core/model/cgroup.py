@@ -1,6 +1,6 @@
-"""Values of cgroup v2 files, desired and observed. This module has no file access and doesn't know pods.
+"""Values of cgroup v2 files, desired and observed. This module has no file access and doesn't depend on pods.
 
-Fields keep the kernel's words (Documentation/admin-guide/cgroup-v2.rst).
+Field names are the kernel's terms (Documentation/admin-guide/cgroup-v2.rst).
 """
 
 import enum
@@ -41,7 +41,7 @@ class PartitionKind(enum.Enum):
     MEMBER = "member"
     """No partition. Any cgroup whose cpuset lists these CPUs may use them."""
     ROOT = "root"
-    """Partition whose CPUs nothing else uses, the host included. The kernel balances load over them."""
+    """Partition whose CPUs are used by nothing else, not even by host processes. The kernel balances load over these CPUs."""
     ISOLATED = "isolated"
     """Partition like `ROOT`, but without load balancing and without the kernel's unbound workers."""
 
@@ -72,10 +72,11 @@ class Attribute(enum.Enum):
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
     FALLBACK_CPUS = "payload/cpuset.cpus"
-    """Fallback CPUs, listed in the `payload` cgroup of a container; the container's cgroup above it lists the CPUs to run on.
+    """Fallback CPUs of a container, in the cpuset of its `payload` cgroup. The container's cgroup above lists the CPUs to run on.
 
-    When the kernel takes the last CPU of a process offline, or tries to do so, the process falls back to the CPUs listed in its own cgroup,
-    effective or not (kernel/sched/core.c, select_fallback_rq). If none of these is online, the process may run on any CPU.
+    When the last CPU of a process goes offline, the process falls back to the CPUs listed in its own cgroup, effective or not
+    (kernel/sched/core.c, select_fallback_rq). The same happens if the kernel only tries to take this CPU offline. If none of the listed
+    CPUs is online, the process may run on any CPU.
     """
 
 
@@ -101,18 +102,20 @@ class DesiredCgroup(Struct, frozen=True):
     """Controllers to enable for the cgroup's children."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run, unless that cgroup is in `shares_with`."""
+    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run. Cgroups matching `shares_with` are exceptions."""
     offline_cpus: CpuSet = CpuSet()
     """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may share the exclusive CPUs: containers of the same pod that never run at the same time."""
+    """Path prefix of the cgroups that may share the exclusive CPUs. They belong to containers of the same pod that never run at the same
+    time.
+    """
     is_starved: bool = False
-    """Whether no CPU is available for the cgroup now. It stays frozen, and no process may start in it."""
+    """Whether no CPU is available for the cgroup now. Such a cgroup stays frozen, and no process may start in it."""
     is_leaf: bool = False
-    """Whether the cgroup holds processes."""
+    """Whether processes are in this cgroup, or directly in its payload cgroup."""
     meanwhile: CpuSet = CpuSet()
-    """CPUs that an exclusive systemd unit gets for the time until its exclusive CPUs are granted, if it has to leave all its
-    current CPUs.
+    """Interim CPUs of an exclusive systemd unit. If the unit has to leave all its current CPUs, it gets these until its exclusive CPUs are
+    granted.
     """
     goes_back_to: UnitSettings | None = None
     """Settings to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
@@ -154,19 +157,20 @@ class ObservedCgroup(Struct, frozen=True):
     subtree_control: frozenset[str]
     attributes: Attributes
     cpus_effective: CpuSet | None
-    """Effective CPUs. For an inactive unit, the CPUs on which it will start."""
+    """Effective CPUs. For an inactive unit, these are the CPUs on which the unit will start."""
     mems_effective: NumaSet | None
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
     """Number of processes of this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs outside of the effective ones that the cgroup's processes may use. The kernel allows these CPUs when it fails to take a
-    partition's last CPU offline, and keeps allowing them afterwards.
+    """CPUs outside of the effective ones that the cgroup's processes may use.
+
+    The kernel allows such CPUs when it fails to take a partition's last CPU offline, and doesn't withdraw them afterwards.
     """
     unit: UnitSettings | None = None
-    """systemd's settings, if the cgroup is a unit's. They apply to an inactive unit, too. The attributes are those of the unit's cgroup,
-    if it exists.
+    """Settings of systemd, if the cgroup belongs to a unit. An inactive unit has settings, too. The attributes are the values of the unit's
+    cgroup, if the cgroup exists.
     """
     unit_before: UnitSettings | None = None
     """Recorded settings that the unit had before the agent changed them. None means that no record exists."""
@@ -190,7 +194,7 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units that are pinned by pods which are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
+    """Return the units whose pods are unknown now. Each has the CPUs that the unit uses, or will use once it starts."""
     found, prefix = {}, f"{UNITS_UNCLEAR}/"
     for path in [path for path in observed if path.startswith(prefix)]:
         there = observed[path]

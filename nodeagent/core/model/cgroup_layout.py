@@ -1,20 +1,20 @@
-"""Paths of the pods' cgroups, relative to the cgroup that holds all pods (D10). This module doesn't know what the cgroups contain."""
+"""Paths of the pods' cgroups, relative to the common cgroup of all pods (D10). This module doesn't depend on the cgroups' values."""
 
 from nodeagent.core.model.pod import SYSTEMD, QosClass
 
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 ABOVE = ".."
-"""Path of the parent of the pods' cgroup. For each further level up, this text is repeated once more."""
+"""Path of the parent of the pods' cgroup. Each further level up repeats this text once more (`../..`)."""
 PAYLOAD = "payload"
-"""Name of the child cgroup that holds a container's processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
-container's cgroup lists the CPUs to run on.
+"""Name of a container's child cgroup with the processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the container's
+cgroup lists the CPUs to run on.
 """
 SHARED = "shared"
 """Cgroup around the shared pool's cgroup. It limits the pool's CPUs as a pod's cgroup limits the CPUs of its containers."""
 POOL = f"{SHARED}/pool"
-"""Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and its payload holds the pooled pods. The cgroups of
-these pods have no cpuset, so the kernel gives them the pool's CPUs, and one write changes the CPUs of all of them (D59).
+"""Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and the pooled pods are in its payload cgroup. The
+cgroups of these pods have no cpuset, so the kernel gives them the pool's CPUs, and one write changes the CPUs of all of them (D59).
 """
 POOL_PAYLOAD = f"{POOL}/{PAYLOAD}"
 UNITS = "units"
@@ -54,7 +54,7 @@ def is_within(path: str, other: str) -> bool:
 
 
 def payload_path(container: str) -> str:
-    """Return the path of the cgroup that holds a container's processes. In a pooled pod, this is the container's cgroup itself.
+    """Return the path of the cgroup that a container's processes are in. In a pooled pod, this is the container's cgroup itself.
 
     Args:
         container: path of the container's cgroup, relative to the pods' cgroup.
@@ -92,12 +92,14 @@ def pinned_pod_path(domain: str, uid: str) -> str:
 
 
 def is_pinned_by(domain: str, path: str) -> bool:
-    """Whether the path is that of a unit pinned by a pod of this domain."""
+    """Whether the path belongs to a unit that a pod of this domain pins."""
     return path.startswith(f"{pinned_path(domain)}/")
 
 
 def is_pinned(path: str) -> bool:
-    """Whether the path is that of a pinned unit. Only the program that runs the unit, such as systemd, creates and writes its cgroup."""
+    """Whether the path belongs to a pinned unit. Only the program that runs the unit, such as systemd, creates and writes the unit's
+    cgroup.
+    """
     return path.startswith(_PINNED)
 
 

@@ -27,7 +27,7 @@ def decode_cpu_name(name: str) -> int:
 
 
 def format_card_name(address: str) -> str:
-    """Return the device name of a PCI card. It contains no colons and dots, because Kubernetes forbids them."""
+    """Return the device name of a PCI card. The name contains no colons and dots, because Kubernetes forbids them."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
@@ -82,7 +82,7 @@ class PodClaim(Struct, frozen=True):
     spec: ClaimSpec | None = None
     """Requests of the claim. None means that no known document contains them."""
     missing: str = ""
-    """Kind and name of a missing document. Empty means that it exists, or that it wasn't looked up."""
+    """Kind and name of a missing document. Empty means that the document exists, or that it wasn't looked up."""
 
     def claim_name(self, pod: str) -> str:
         """Return the name of the ResourceClaim for a pod with the given name, shortened to a valid length."""

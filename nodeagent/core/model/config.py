@@ -37,7 +37,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Gates that need another gate, each with the needed gate. kubelet doesn't start if a gate is on and its needed gate is off."""
+"""Feature gates that depend on another gate, with this gate. kubelet doesn't start if a gate is on and the gate it depends on is off."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -45,8 +45,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Gates set by kubelet's `AllAlpha` and `AllBeta`, except gates that are set individually. Among the gates known here, exactly the alpha
-gates are off by default.
+"""Gates that kubelet's `AllAlpha` and `AllBeta` switch, except gates that are set individually. Among these gates, exactly the alpha gates
+are off by default.
 """
 
 
@@ -117,7 +117,9 @@ class Placement(Struct, frozen=True):
     reserved_system_cpus: CpuSet = CpuSet()
     """Reserved CPUs. Empty means that the reservation is an amount of CPU, not a set of CPUs."""
     reserved_cpu_milli: int | None = None
-    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains cpu. Ignored with `reserved_system_cpus`."""
+    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains cpu. The sum is ignored with
+    `reserved_system_cpus`.
+    """
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
     topology_manager_policy_options: tuple[tuple[str, str], ...] = ()
@@ -126,28 +128,28 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """Use of CPUs that were isolated at boot: `prefer` them for exclusive use, allocate `only` isolated CPUs exclusively, or `ignore` the
-    isolation as kubelet does.
+    """Use of CPUs that were isolated at boot. `prefer` allocates them exclusively first. `only` allocates no other CPUs exclusively.
+    `ignore` treats them like all other CPUs, as kubelet does.
     """
     exclusive_core_class: str = ANY_CLASS
-    """Core class from which exclusive CPUs are taken if possible, unless the pod names another class. `any`, the default, matches
-    kubelet.
-    """
+    """Core class of exclusive CPUs, if possible, unless the pod names another class. `any`, the default, is kubelet's behaviour."""
     shared_core_class: str = ANY_CLASS
-    """Core class for containers without exclusive CPUs, as long as the shared pool has such CPUs. `any`, the default, matches kubelet."""
+    """Core class of containers without exclusive CPUs, while the shared pool has such CPUs. `any`, the default, is kubelet's behaviour."""
     prefer_cpus_numa_node: bool = False
-    """Whether a single NUMA node preferred for CPUs and memory wins over conflicting hints of devices. Off matches kubelet."""
+    """Whether a single NUMA node that CPUs and memory prefer takes precedence over conflicting hints of devices. False is kubelet's
+    behaviour.
+    """
     same_numa_nodes: bool = False
-    """Whether CPUs and memory are allocated on the same NUMA nodes if possible. Off matches kubelet."""
+    """Whether CPUs and memory are allocated on the same NUMA nodes if possible. False is kubelet's behaviour."""
     spread_huge_pages: bool = False
-    """Whether a container's huge pages are spread over NUMA nodes as its CPUs are. Off matches kubelet."""
+    """Whether a container's huge pages are spread over NUMA nodes as its CPUs are. False is kubelet's behaviour."""
     resize_below_admitted_cpus: bool = False
-    """Whether a resize may take away exclusive CPUs that a container was admitted with. Off matches KEP-5554."""
+    """Whether a resize may take exclusive CPUs away that the container had at its admission. False is the behaviour of KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
-    """Configured gates only. Use `gate()` to read a gate."""
+    """Configured gates, without defaults. Use `gate()` to read a gate."""
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Plugins in the order in which they are called. Empty matches kubelet."""
+    """Plugins in the order of calls. Empty is kubelet's behaviour."""
     devices: "tuple[DeviceSelection, ...]" = ()
     """Device resources that pods can request by count. A device belongs to the first entry that selects it."""
 
@@ -158,7 +160,7 @@ class Placement(Struct, frozen=True):
 
     @property
     def prefers_numa_nodes(self) -> bool:
-        """Whether a setting that kubelet lacks prefers NUMA nodes. It never refuses a pod that would be admitted without it."""
+        """Whether a setting that kubelet lacks prefers NUMA nodes. Such a setting never refuses a pod that would be admitted without it."""
         return self.same_numa_nodes or self.spread_huge_pages
 
     @property
@@ -178,9 +180,9 @@ class JobShare(Struct, frozen=True):
     """Weight and limits of one user, or of each member of a group. None means that the value of `JobBounds` applies."""
 
     user: str = ""
-    """Name of the user. Empty if the share is a group's."""
+    """Name of the user. Empty if the share belongs to a group."""
     group: str = ""
-    """Name of the group. Empty if the share is a user's."""
+    """Name of the group. Empty if the share belongs to a user."""
     weight: int | None = None
     max_cpus: Quantity | None = None
     max_memory: Quantity | None = None
@@ -189,7 +191,7 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs, and limits on the jobs of one user together, and on the reservations of one user together."""
+    """Users besides root who may run jobs. The limits apply to the sum of one user's jobs, and to the sum of one user's reservations."""
 
     group: str
     max_cpus: Quantity | None = None
@@ -202,7 +204,7 @@ class JobBounds(Struct, frozen=True):
     weight: int = DEFAULT_WEIGHT
     """Weight of a user. If several jobs may start early, the user with the fewest CPUs in relation to the weight comes first."""
     shares: tuple[JobShare, ...] = ()
-    """Shares of users and groups. The first share that fits a user counts."""
+    """Shares of users and groups. Only the first share that applies to a user counts."""
 
     def apply_share(self, share: JobShare) -> "JobBounds":
         """Return the bounds of a user with this share."""
@@ -227,24 +229,24 @@ class Config(Struct, frozen=True):
     file_check_frequency_ms: int = 20_000
     """Interval of the periodic rescan, which complements the file watch (kubelet's name and default)."""
     full_check_period_ms: int = 600_000
-    """Time within which each cgroup and file is read again, for changes that the kernel doesn't report."""
+    """Time within which each cgroup and file is read again, in order to find changes that the kernel doesn't report."""
     host_isolation: str = "none"
-    """Whether host processes are kept off exclusive CPUs: `partition`, or `none` as with kubelet."""
+    """Isolation of exclusive CPUs from host processes: `partition`, or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
     """Core class for host processes and the kernel's unbound work, used with `host_isolation`. `any` means no restriction."""
     interrupt_isolation: str = "none"
-    """Whether interrupts are moved off exclusive CPUs by setting their affinity (`affinity`) or left alone (`none`, as with kubelet)."""
+    """Treatment of interrupts on exclusive CPUs. `affinity` moves them to other CPUs, and `none` leaves them as with kubelet."""
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     pod_pids_limit: int = 4096
     """Limit on the processes and threads of a pod or job (kubelet's name; kubelet has no limit by default). -1 or 0 means no limit."""
     swap_behavior: str = NO_SWAP
-    """Whether containers may use swap. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
+    """Swap behaviour of containers. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the cgroup that holds the pods. None means the cgroup of the pods' systemd unit, as reported by the launcher."""
+    """Directory of the common cgroup of all pods. None means the cgroup of the pods' systemd unit, as reported by the launcher."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
     """Directory for container output on a host without a journal, with one file per container."""
@@ -260,8 +262,8 @@ class Config(Struct, frozen=True):
     nri_socket: str = ""
     """NRI socket of a container runtime whose containers the agent places, or empty for none."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API has the pods' data that the runtime lacks. A missing socket
-    at kubelet's default path is not reported.
+    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API has data of pods that the runtime lacks. A missing socket at
+    kubelet's default path is not reported.
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
@@ -287,13 +289,13 @@ class Config(Struct, frozen=True):
     jobs: JobBounds | None = None
     """Users who may run jobs, and their limits. None means that only root may run jobs."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates of a clean run by disturbance, in the unit of the disturbance's threshold. Disturbances that aren't listed have the
-    default rate.
+    """Largest rates that don't count as a disturbance, by kind of disturbance, in the unit of the kind's threshold. Kinds that aren't
+    listed have the default rate.
     """
     profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
     """Profiles of quiet settings, by name."""
     machine_wide_boost: bool = False
-    """Whether a pod that requests no boost may switch it off for all CPUs, as on machines without a setting for each CPU."""
+    """Whether a pod that requests no boost may switch boost off for all CPUs. Machines without a setting for each CPU need this."""
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused. Each is logged once."""
     notes: tuple[str, ...] = ()

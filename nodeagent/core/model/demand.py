@@ -1,6 +1,6 @@
 """Demand of a pod: the exclusive CPUs, memory and devices that it requests from the managers, per container and in total.
 
-The demand is computed once per admission. This module knows QoS classes and container kinds, but no machine and no state.
+The demand is computed once per admission. The demand depends on QoS classes and container kinds, but not on the machine or the state.
 """
 
 import enum
@@ -62,7 +62,7 @@ class DemandRules(Struct, frozen=True):
     exact_bytes: bool
     """Whether every whole number of bytes is accepted, in any notation (without Erratum.DECIMAL_FORM_REFUSED)."""
     with_zero_devices: bool
-    """Whether a request of 0 devices is a request (Erratum.ZERO_DEVICES_ALIGNED)."""
+    """Whether a container that requests 0 devices counts as requesting the resource (Erratum.ZERO_DEVICES_ALIGNED)."""
 
     @classmethod
     def of(cls, placement: Placement) -> "DemandRules":
@@ -102,7 +102,7 @@ class PodDemand(Struct, frozen=True):
     is_skipped: bool
     containers: tuple[ContainerDemand, ...]
     cpus: int
-    """Exclusive CPUs of the pod as a whole: the pod-level amount, or else the peak of its containers."""
+    """Exclusive CPUs of the pod as a whole: the pod-level amount. Without such an amount, the peak of the containers' CPUs."""
     memory: Amounts | None = ()
     numa_node: int | None = None
     """NUMA node that the pod requires for all its CPUs and memory. None means any node."""
@@ -111,7 +111,7 @@ class PodDemand(Struct, frozen=True):
     has_whole_cores: bool = False
     """Whether the pod requires whole cores for its exclusive CPUs, because it requests settings of its cores."""
     pins_units: bool = False
-    """Whether the pod pins systemd units. If a unit is pinned again with fewer CPUs, it keeps some of its present CPUs."""
+    """Whether the pod pins systemd units. A unit that is pinned again with fewer CPUs keeps some of its present CPUs."""
 
     @property
     def near(self) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 
 def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
-    """Describe what is missing or wrong in a container whose limits don't equal its requests."""
+    """Return the reason why a container's limits don't count as equal to its requests."""
     for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
         if not (resources.limits.get(name) or Quantity(0)).nano:
             return why
@@ -249,8 +249,8 @@ def _make_container_demand(
 
 
 def _count_annotated_cpus(pod: Pod, container: Container) -> int | None:
-    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources it is 0, because other rules
-    divide the pod's CPUs.
+    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources, the number is 0, because other
+    rules divide the pod's CPUs.
     """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
@@ -261,7 +261,7 @@ def _count_whole_cpus(resources: ResourceRequirements) -> int:
         return 0
     whole, rest = divmod(request.nano, 10**9)
     if rest:
-        # If an amount is less than a thousandth below a whole number, it counts as whole.
+        # An amount that is less than a thousandth below a whole number counts as whole.
         return request.value() if request.is_whole() else 0
     return whole
 
@@ -285,8 +285,9 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
 
 
 def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Return the largest sum of amounts that are in use at the same time. App containers run together with all sidecars, and an init
-    container runs with the sidecars before it.
+    """Return the largest sum of amounts in use at the same time.
+
+    App containers run together with all sidecars. An init container runs with the sidecars before it.
     """
     apps = sidecars = peak = 0
     for container, amount in zip(containers, amounts, strict=True):
@@ -301,7 +302,7 @@ def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> i
 
 
 def _find_peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
-    """Return the peak per resource, only for resources that an app container names (as kubelet does)."""
+    """Return the peak of each resource, but only of resources that an app container requests (as kubelet does)."""
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -1,4 +1,6 @@
-"""Derived values that outlive a turn. Each value is stored with its inputs, and computed again only when one of the inputs changes."""
+"""Values that are derived from inputs and reused in later turns. Each value is stored with its inputs, and computed again only if an input
+has changed.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from operator import is_
@@ -12,7 +14,7 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):
-    """Derived values by key. Inputs are immutable, so an identical object means an unchanged input."""
+    """Derived values by key. Inputs are immutable, so the identity of an input shows that the input is unchanged."""
 
     common: tuple[object, ...] = ()
     """Inputs of all values."""

@@ -13,18 +13,17 @@ class DevicePluginFailedError(Exception):
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin has not answered yet. Once it has, a further turn decides on the pod from the start, using the answers received so
-    far.
+    """A device plugin has not answered yet. Once the plugin has answered, another turn decides on the pod from the start, with the answers
+    received so far.
     """
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. No call waits. A call sends a question to the plugin, and the answer is available in a later turn."""
+    """A registered device plugin. No method blocks. A method sends a question to the plugin, and a later turn has the answer."""
 
     def describe_wait(self, pod_uid: str) -> str:
-        """Return the reason why the plugin can't be asked about a pod now.
-
-        The pod then need not be decided. Empty means that the plugin can be asked.
+        """Return the reason why the plugin can't be asked about a pod now. A decision on the pod would then be useless. Empty means that
+        the plugin can be asked.
         """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
@@ -38,7 +37,7 @@ class DevicePlugin(Protocol):
             size: the number of devices to choose.
 
         Raises:
-            DevicePluginPostponedError: the answer is not there yet.
+            DevicePluginPostponedError: the plugin has not answered yet.
             DevicePluginFailedError: there is no answer.
         """
 
@@ -47,7 +46,7 @@ class DevicePlugin(Protocol):
         variables, files and mounts that the container needs.
 
         Raises:
-            DevicePluginPostponedError: the answer is not there yet.
+            DevicePluginPostponedError: the plugin has not answered yet.
             DevicePluginFailedError: the devices can't be allocated.
         """
 
@@ -67,7 +66,7 @@ class PoolDevice(Struct, frozen=True):
 
     @property
     def has_topology(self) -> bool:
-        """Whether the plugin lists any node of the device, be it -1 or a node that the machine lacks."""
+        """Whether the plugin lists any node of the device, even -1 or a node that the machine lacks."""
         return bool(self.nodes) or self.lists_minus_one
 
     def held(self, resource: str) -> HeldDevice:
@@ -84,7 +83,7 @@ class DevicePool(Struct, frozen=True):
     resource: str
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
-    """Plugin to call at an allocation. None for discovered devices, and in trials."""
+    """Plugin that is called for an allocation. None for discovered devices, and in trials."""
     is_registered: bool = True
     """Whether the resource is known. kubelet forgets a resource whose plugin is gone for five minutes, but not its devices' nodes."""
 

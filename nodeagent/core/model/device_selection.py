@@ -1,5 +1,5 @@
-"""Selection of discovered devices for the resources that pods request by count (the configuration's `devices`). This module doesn't know
-pods.
+"""Selection of discovered devices for the resources that pods request by count (the configuration's `devices`). The selection doesn't
+depend on pods.
 """
 
 from fnmatch import fnmatchcase

@@ -114,7 +114,8 @@ class PlacedDevices(Struct, frozen=True):
     def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
         """Return the devices with this name, which is a kind of devices or a device's address, interface, controller or disk.
 
-        The name of a kind never selects a single device, so that users can't change its meaning by renaming an interface.
+        The name of a kind always means the kind, even if a single device has the same name. Otherwise users could change the meaning by
+        renaming an interface.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)

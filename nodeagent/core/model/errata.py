@@ -1,7 +1,7 @@
 """Errata: numbered errors of kubelet 1.36 and 1.37, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
 
-`Placement.errata` selects the behaviour for all errata at once. Code with different behaviours calls `Managers.reproduces(erratum)`.
-Nothing else depends on the mode. docs/reference/differences.md is generated from this module.
+`Placement.errata` selects the behaviour for all errata at once. Code with different behaviours calls `Managers.reproduces(erratum)`. Only
+such calls depend on the mode. docs/reference/differences.md is generated from this module.
 """
 
 import enum
@@ -352,7 +352,7 @@ PROPOSALS: tuple[ProposalRow, ...] = (
         "Its effect: the draft may change. `hostIsolation` is the project's own answer.",
     ),
 )
-"""Settings of proposals that are in no released kubelet. Only this table says that they aren't; other pages link to it."""
+"""Settings of proposals that are in no released kubelet. Only this table states this fact. Other pages link to the table."""
 
 
 class AskedRow(Struct, frozen=True):

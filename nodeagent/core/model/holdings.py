@@ -1,4 +1,4 @@
-"""Protocols for the types of each resource's data. This module names no resource."""
+"""Protocols for the data of resources: on the whole node (`Books`), and of one pod (`Holdings`). This module names no resource."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -30,7 +30,9 @@ P = TypeVar("P", bound=Books)
 
 
 def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
-    """Replace the part that has the same type, or remove it if the changed part is empty. Parts are sorted by type name."""
+    """Return the parts with one part replaced by the changed part of the same type. An empty part is removed. Parts are sorted by type
+    name.
+    """
     kind = type(changed)
     new = () if changed == kind() else (changed,)
     for at, part in enumerate(parts):
@@ -40,7 +42,7 @@ def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
 
 
 def put_item(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:
-    """Replace or insert one item of a tuple sorted by container name."""
+    """Return the tuple with one item inserted or replaced. The tuple is sorted by container name."""
     if not items or items[-1][0] < name:
         return (*items, (name, value))
     return tuple(sorted([*(item for item in items if item[0] != name), (name, value)], key=itemgetter(0)))

@@ -9,7 +9,7 @@ class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """Exclusive CPUs that the process may run on."""
+    """Exclusive CPUs on which the process may run."""
 
 
 class HostInterrupt(Struct, frozen=True):
@@ -33,7 +33,7 @@ class HostProcesses(Struct, frozen=True):
     hidden: int = 0
     """Number of processes that couldn't be read for lack of permission."""
     interrupts: tuple[HostInterrupt, ...] = ()
-    """Interrupts on exclusive CPUs, except those that a container wants on its own CPUs."""
+    """Interrupts on exclusive CPUs. Interrupts that a container requests on its own CPUs are left out."""
 
 
 class HostThread(Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""Immutable sets of CPU ids and of NUMA node ids, as int bitmasks with two types that can't be confused.
+"""Immutable sets of CPU IDs and of NUMA node IDs, with different types, so that they can't be confused.
 
-Plain bitmasks, which searches over many sets use, have types as well. The result of arithmetic on masks is an int. A module converts it
-back to its mask type before returning it.
+Searches over many sets use plain bitmasks, which have types as well. Arithmetic on masks results in an int, which a module converts back to
+the mask type before returning it.
 
 The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. This module knows nothing about
 machines.
@@ -15,8 +15,8 @@ from msgspec import Struct
 from nodeagent.core.model.go_text import quote_as_go
 
 MAX_ID = 65_535
-"""Largest id accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192. The bound keeps the parsing of a hostile `0-9999999999`
-cheap.
+"""Largest ID accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192. Without this limit, parsing a hostile text such as
+`0-9999999999` would be expensive.
 """
 
 CpuMask = NewType("CpuMask", int)
@@ -55,7 +55,7 @@ class _IdSet(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a set such as `0-3,8`. The empty text is the empty set; order and repetition do not matter.
+        """Parse a set such as `0-3,8`. The empty text is the empty set. Order and repetition don't matter.
 
         Raises:
             IdSetSyntaxError: the text is not a set. The message is kubelet's.

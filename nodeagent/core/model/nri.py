@@ -12,7 +12,9 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Safety margin, in ms, of the time that the runtime waits for an answer. A denial in time keeps the connection open."""
+"""Safety margin, in ms, before the runtime's timeout. An answer later than this is replaced by a denial, which keeps the connection
+open.
+"""
 
 
 class Event(IntEnum):
@@ -24,7 +26,7 @@ class Event(IntEnum):
     CREATE_CONTAINER = 4
     POST_CREATE_CONTAINER = 5
     START_CONTAINER = 6
-    """The container's first process is in its cgroup and has not started. A denial prevents the start."""
+    """The container's first process is in its cgroup and has not started. A denial prevents the process from starting."""
     POST_START_CONTAINER = 7
     UPDATE_CONTAINER = 8
     POST_UPDATE_CONTAINER = 9

@@ -1,5 +1,5 @@
-"""Pods and their containers as values, their QoS class, and the roles of containers. This module knows neither the manifest syntax nor
-any policy.
+"""Pods and their containers as values, their QoS class, and the roles of containers. This module depends neither on the manifest syntax nor
+on a policy.
 """
 
 import enum
@@ -70,7 +70,7 @@ class QosClass(enum.Enum):
 OWN = "own"
 """Name of the domain for cgroups and processes that the agent itself owns (D30)."""
 SYSTEMD = "systemd"
-"""Name of the domain for systemd units. systemd sets their CPUs and memory nodes for the agent."""
+"""Name of the domain for systemd units. systemd sets the units' CPUs and memory nodes for the agent."""
 
 
 class Container(Struct, frozen=True):
@@ -89,8 +89,8 @@ class Container(Struct, frozen=True):
     restarts_for: tuple[str, ...] = ()
     """Resources whose change restarts the container (`resizePolicy`), sorted."""
     exclusive_cpus: int | None = None
-    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest comes from the shared pool. None means
-    that the annotation is missing, so all requested CPUs are exclusive or none, as in kubelet.
+    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest of the request comes from the shared
+    pool. None means that the annotation is missing. As in kubelet, all requested CPUs are then exclusive, or none.
     """
 
     interrupts: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Pod(Struct, frozen=True, dict=True):
     is_isolated: bool = False
     """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
     quiet: QuietRequest | None = None
-    """Annotation: settings of the cores of the pod's exclusive CPUs while it runs."""
+    """Annotation: settings of the cores with the pod's exclusive CPUs, while the pod runs."""
     process: ProcessSettings = ProcessSettings()
     """Annotation: settings of the process of each container, which replace those of the profile."""
     gives_back: bool = False
@@ -182,7 +182,7 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def derived(self) -> dict[tuple[str, bool], object]:
-        """Values that functions have derived from this pod and the gate PodLevelResources alone, by function and gate."""
+        """Values that functions have computed from this pod, by function and value of the gate PodLevelResources."""
         return {}
 
     def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
@@ -194,9 +194,7 @@ class Pod(Struct, frozen=True, dict=True):
         return next(c for c in self.containers if c.name == name)
 
     def sum_limits(self, *prefixes: str, besides: Collection[str] = ()) -> int:
-        """Sum the containers' limits of all resources whose names have this prefix, in billionths. The resources in
-        `besides` are left out.
-        """
+        """Sum the containers' limits of all resources whose names have this prefix, in billionths. Resources in `besides` are left out."""
         return sum(
             amount.nano
             for container in self.containers

@@ -54,8 +54,8 @@ def list_requesting(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def find_shared_part(container: Container) -> int:
-    """Return the part of the CPU request that comes from the shared pool, in thousandths. Without the annotation for exclusive CPUs, it is
-    0.
+    """Return the part of the CPU request that comes from the shared pool, in thousandths. Without the annotation for exclusive CPUs, the
+    part is 0.
     """
     if container.exclusive_cpus is None:
         return 0
@@ -63,7 +63,7 @@ def find_shared_part(container: Container) -> int:
 
 
 def sum_requests(pod: Pod, resource: str) -> int:
-    """Return the sum of the requests of long-running containers."""
+    """Return the sum of the requests of app containers and sidecars."""
     return sum(get_requested(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
@@ -90,7 +90,7 @@ def is_within_budget(pod: Pod) -> bool:
 
 
 def find_smallest_step(resource: str) -> int:
-    """Return the smallest amount worth suggesting."""
+    """Return the smallest difference of amounts that is worth suggesting."""
     if resource == CPU:
         return MILLI
     if is_device(resource):
@@ -126,8 +126,8 @@ def _with_container_amounts(container: Container, amounts: Mapping[str, int]) ->
 
 
 def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Return a function that lowers the containers' requests of a resource to a given amount. If there is only one container, the function
-    sets its request to exactly this amount.
+    """Return a function that reduces the containers' requests of a resource to at most a given amount. A single container gets exactly this
+    amount.
     """
 
     def changed(value: int) -> Pod:
@@ -200,8 +200,8 @@ def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the resources with another request. If the limit was equal to the request, the limit changes as well. A request of zero
-    removes the resource.
+    """Return the resources with another request. A limit that was equal to the request changes as well. A request of zero removes the
+    resource.
     """
     was = resources.requests.get(resource)
 

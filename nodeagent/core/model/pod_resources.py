@@ -1,7 +1,7 @@
 """Effective amounts of a pod: default requests, requests and limits of the whole pod, and the values of its own cgroup.
 
 The rules are those of component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. This
-module knows no policy and no cgroup file.
+module depends neither on a policy nor on cgroup files.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -109,7 +109,7 @@ def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
 
 
 def aggregate_container_requests(pod: Pod) -> Mapping[str, Quantity]:
-    """Return the peak requests of the containers, without overhead and pod-level resources (AggregateContainerRequests)."""
+    """Return the peak of the containers' requests, without overhead and pod-level resources (AggregateContainerRequests)."""
     return _aggregate(pod.containers, lambda c: c.resources.requests)
 
 
@@ -142,7 +142,7 @@ class CgroupAmounts(Struct, frozen=True):
     cpu_request_milli: int
     """CPU request in thousandths. 0 results in the smallest weight."""
     cpu_limit_milli: int | None
-    """CPU limit in thousandths. None means no quota."""
+    """CPU limit in thousandths. None means that there is no quota."""
     memory_limit_bytes: int | None
     """Memory limit. None means no limit."""
     hugepage_limits: tuple[tuple[str, int], ...]
@@ -170,7 +170,7 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
     def declared(name: str) -> bool:
         return _is_set(own, name) or all(_is_set(c.resources.limits, name) for c in pod.containers)
 
-    # Guaranteed pods declare all amounts, so the rule for Burstable pods suits them, too. BestEffort pods declare nothing.
+    # Guaranteed pods declare all amounts, so the rule for Burstable pods is right for them, too. BestEffort pods declare nothing.
     return CgroupAmounts(
         cpu_request_milli=_to_milli(requests.get(CPU)),
         cpu_limit_milli=_to_milli(limits.get(CPU)) if declared(CPU) else None,

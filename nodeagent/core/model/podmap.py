@@ -1,7 +1,7 @@
 """Immutable map from pod UID to the pod's holdings, sorted by UID: a persistent treap.
 
-A change copies one path of the tree and shares the rest. Results of a `Fold` are cached per subtree. Admitting a pod among a thousand
-therefore costs about as much as among ten. The map doesn't interpret its values.
+A change copies one path of the tree and shares the rest. Results of a `Fold` are cached per subtree. Admitting a pod therefore costs about
+as much on a node with a thousand pods as with ten. The map doesn't interpret its values.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """Function that summarizes a map from results for its parts, so `join` must be associative. Results are cached per Fold object, so
-    define each Fold as a constant.
+    """Function that summarizes a map from results for its parts, so `join` must be associative. Results are cached per Fold object, so each
+    Fold should be a constant.
     """
 
     empty: T
@@ -33,7 +33,7 @@ class _TreapNode(NamedTuple):
     leaves: dict[Any, Any]
     """Results of `Fold.leaf` for this key and value, shared by all copies of the node."""
     remembered: dict[Any, Any]
-    """Results of folds over this subtree. They depend only on the subtree, so the cache has no observable effect."""
+    """Results of folds over this subtree. They depend only on the subtree, so this cache never changes a result."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
         """Return a copy of the node with these subtrees."""
@@ -54,7 +54,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return None
 
     def put(self, uid: str, value: V) -> "PodMap[V]":
-        # The rank is a hash of the key, so equal maps have equal trees, whatever their history.
+        # The rank is a hash of the key, so equal maps have equal trees, whatever changes led to them.
         return PodMap(_put(self._root, uid, (crc32(uid.encode()), uid), value))
 
     def without(self, uid: str) -> "PodMap[V]":

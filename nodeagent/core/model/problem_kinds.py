@@ -1,4 +1,4 @@
-"""Kinds of problems on a node that need attention, each with the place that shows the problem and the way to solve it.
+"""Kinds of problems on a node that need attention. Each has the place where users see the problem, and the solution.
 
 The agent counts each kind in `nodeagent_problems`. docs/reference/problems.md is generated from this table.
 """

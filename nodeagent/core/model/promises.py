@@ -1,6 +1,6 @@
 """Promises to pods as one immutable value: the holdings of each pod and the data of each resource.
 
-Equal states are equal values, whatever their history. This module only looks values up. It makes no decision and names no resource.
+Equal promises are equal values, whatever changes led to them. This module only looks values up. It makes no decision and names no resource.
 """
 
 import enum
@@ -76,12 +76,14 @@ NOTHING = PodPromises()
 
 
 class UnrecoveredPod(Struct, frozen=True):
-    """A pod that may be running but is known only from records. The agent's state was lost, and the pod's manifest is absent now."""
+    """A pod that may be running but is known only from records, because the agent's state was lost and the pod's manifest is missing
+    now.
+    """
 
     uid: str
     held: PodPromises
-    """Holdings of the pod that no cgroup shows. Claimed cards are listed under an empty container name, because no record says which
-    containers use them.
+    """Holdings of the pod that no cgroup shows. Claimed cards are listed under an empty container name, because the records don't contain
+    the containers that use them.
     """
     name: str = ""
     """Name of the pod according to a record. Empty if no record has a name."""
@@ -123,12 +125,12 @@ class Promises(Struct, frozen=True):
 
 
 class Isolation(enum.StrEnum):
-    """Set of containers that share CPUs with a given container."""
+    """Kind of isolation: the other containers with which a container shares its CPUs."""
 
     HOST = "host"
     POD = "pod"
     MIXED = "mixed"
-    """Exclusive CPUs and the shared pool."""
+    """The container has both exclusive CPUs and the shared pool."""
     CONTAINER = "container"
 
     @property

@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. This module knows the notation, but not what is measured.
+"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. The meaning of an amount is left to the caller.
 
 Source: k8s.io/apimachinery resource.Quantity. As in that package, amounts finer than a billionth are rounded up to a billionth.
 """
@@ -36,7 +36,7 @@ class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Whether Kubernetes doesn't parse the text as int64, even if the amount is whole. Causes are a fraction (`1.5Gi`, `2.0`),
+    """Whether Kubernetes doesn't parse the text as int64, although the amount may be whole. Causes are a fraction (`1.5Gi`, `2.0`),
     thousandths (`2000m`), or too many digits for its fast path (`100Ti`).
     """
 
@@ -100,7 +100,7 @@ class Quantity(Struct, frozen=True):
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the quantity that results from printing this one and parsing the text. Repeating this changes nothing."""
+        """Return the quantity that results from printing this quantity and parsing the text. A second time, nothing changes."""
         # The text is parsed twice: the first result is printed in decimal if the text has no binary suffix, which may shorten it.
         return Quantity.parse(str(Quantity.parse(str(self))))
 

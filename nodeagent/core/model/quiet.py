@@ -1,4 +1,4 @@
-"""Quiet settings, which a pod requests for its cores while it runs, and the named profiles of a node."""
+"""Quiet settings of a pod's cores while the pod runs, and the named profiles of a node."""
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -8,12 +8,12 @@ DEFAULT_PROFILE = "quiet"
 
 
 class QuietSettings(Struct, frozen=True):
-    """Settings by name. None leaves a setting as it is."""
+    """Settings by name. None leaves a setting unchanged."""
 
     idle_latency_us: int | None = None
-    """Longest time to leave an idle state."""
+    """Longest allowed time to leave an idle state, in microseconds."""
     governor: str | None = None
-    """Frequency governor."""
+    """Frequency governor (cpufreq)."""
     min_frequency_mhz: int | None = None
     max_frequency_mhz: int | None = None
     idle_siblings: bool | None = None
@@ -22,7 +22,7 @@ class QuietSettings(Struct, frozen=True):
     """Whether the cores may exceed their nominal frequency. True has the same effect as None, but overrides a profile's False."""
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return these settings, in which the settings of `others` that aren't None replace the present ones."""
+        """Return these settings, replaced by the settings of `others` that aren't None."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
@@ -34,7 +34,7 @@ class QuietRequest(Struct, frozen=True):
     settings: QuietSettings = QuietSettings()
 
     def resolve(self, profiles: "tuple[tuple[str, Profile], ...]") -> QuietSettings | None:
-        """Return all settings, or None if there is no such profile."""
+        """Return the profile's settings with the pod's own settings applied. None means that there is no such profile."""
         if not self.profile:
             return self.settings
         profile = dict(profiles).get(self.profile)
@@ -42,8 +42,8 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a process and its children, by their names in a profile. None leaves a setting as the process gets it from its caller or
-    the launcher.
+    """Settings of a process and its children, by their names in a profile. None means that the process inherits the setting from its caller
+    or the launcher.
     """
 
     aslr: bool | None = None
@@ -51,11 +51,11 @@ class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
     transparent_huge_pages: bool | None = None
     """Whether memory may be in transparent huge pages. True has the same effect as None."""
     scheduler: str | None = None
-    """Scheduling policy, and its priority after a colon, such as `fifo:10`."""
+    """Scheduling policy. A priority follows after a colon, as in `fifo:10`."""
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return these settings, in which the settings of `others` that aren't None replace the present ones."""
+        """Return these settings, replaced by the settings of `others` that aren't None."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property
@@ -68,7 +68,7 @@ class Profile(Struct, frozen=True):
     process: ProcessSettings = ProcessSettings()
     """Settings of the processes of jobs and of containers with a command."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates of a clean run by disturbance, where they differ from the node's."""
+    """Largest rates that don't count as a disturbance, by kind of disturbance, if they differ from the node's rates."""
 
 
 SHIPPED_PROFILES = (

@@ -4,6 +4,6 @@ from msgspec import Struct
 
 
 class Unreadable(Struct, frozen=True):
-    """Checkpoint that is invalid by the rules of every version. The text is kubelet's."""
+    """Checkpoint that is invalid in every version of the format. The text is kubelet's message."""
 
     message: str

@@ -27,15 +27,17 @@ class Reason(enum.StrEnum):
 
 
 STATE_NOT_SAVED = "StateNotSaved"
-"""Reason of pods refused while the state can't be saved. kubelet doesn't have this reason, because it continues in this case."""
+"""Reason of pods refused while the state can't be saved. kubelet doesn't have this reason, because it continues without saving."""
 RELEASED = "Released"
 """Reason of a pod that a user has ended and that stays ended although its manifest still exists (D7)."""
 WAITS_FOR_ROOM = "WaitingForRoom"
-"""Reason of a queued job that needs resources which other pods hold. kubelet doesn't have this reason."""
+"""Reason of a queued job that waits for resources of other pods. kubelet doesn't have this reason."""
 WAITS_FOR_JOBS = "WaitingForJobs"
-"""Reason of a job behind queued jobs, which isn't decided before these. kubelet doesn't have this reason."""
+"""Reason of a job behind waiting jobs in the queue, which are decided first. kubelet doesn't have this reason."""
 WAITS_FOR_RESERVATION = "WaitingForReservation"
-"""Reason of a job that would hold reserved room, or whose own reservation has not begun or is used up. kubelet doesn't have this reason."""
+"""Reason of a job that a reservation prevents from starting. The job needs reserved resources, or its own reservation has not begun or is
+used up. kubelet doesn't have this reason.
+"""
 OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION)
 RESERVATION_OVER = "ReservationOver"
 """Reason of a job whose reservation has ended or was cancelled. kubelet doesn't have this reason."""
@@ -70,7 +72,7 @@ class Refusal(Struct, frozen=True):
 
 
 class NotResized(Struct, frozen=True):
-    """Reason why a running pod was not resized."""
+    """Refusal to resize a running pod."""
 
     reason: str
     message: str
@@ -92,7 +94,7 @@ def defer_resize(message: str) -> NotResized:
 
 
 class StartRefused(Struct, frozen=True):
-    """Refusal to start, because configuration, machine and saved state don't match. Nothing is managed."""
+    """Refusal to start, because configuration, machine and saved state don't match. The agent manages nothing then."""
 
     message: str
     about: str
@@ -100,11 +102,13 @@ class StartRefused(Struct, frozen=True):
     entry: str | int | None = None
     """Entry of the field, by key or index. None means the field as a whole."""
     rests_on: tuple[str, ...] = ()
-    """Other fields on which the refusal is based. While one of them is invalid, the refusal may be wrong."""
+    """Other fields on which the refusal is based. While such a field is invalid, the refusal may be wrong."""
     allowed: str = ""
     """Valid values, in the agent's words. Empty if the message contains them."""
     plain: str = ""
-    """Complete text in the agent's words, if kubelet's text describes kubelet itself. Empty means that kubelet's text is used."""
+    """Complete text in the agent's words, for errors where kubelet's text describes kubelet itself. Empty means that kubelet's text is
+    used.
+    """
 
     @property
     def text(self) -> str:
@@ -113,5 +117,5 @@ class StartRefused(Struct, frozen=True):
 
 
 def wrap_unexpected(error: str) -> Refusal:
-    """Return an unexpected refusal for an error that has no refusal reason of its own."""
+    """Return a refusal with kubelet's reason for unexpected errors. The error has no reason of its own."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

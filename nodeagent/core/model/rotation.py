@@ -1,21 +1,21 @@
-"""Rotation, in which many things are looked at evenly, a few at a time."""
+"""Rotation: an order in which many things are checked evenly, a few at a time."""
 
 import math
 from collections.abc import Mapping
 
 
 class Rotation:
-    """Order in which things are looked at. Everything is looked at once before anything is looked at again."""
+    """Order of checks. Each thing is checked once before any thing is checked again."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
 
     def take(self, things: Mapping[str, object], part: float) -> list[str]:
-        """Return the keys of the things to look at next.
+        """Return the keys of the things to check next.
 
         Args:
-            things: all things by key. They may come and go between calls.
-            part: part of them to return, 0 to 1. At least one is returned if the part isn't 0.
+            things: all things by key. They may differ from call to call.
+            part: fraction of the things to return, 0 to 1. If the fraction isn't 0, at least one thing is returned.
         """
         count, taken = math.ceil(part * len(things)), list[str]()
         while len(taken) < count:

@@ -38,14 +38,14 @@ class Stage(IntEnum):
 
 
 class Asked(Struct, frozen=True):
-    """Those parts of kubelet's request on which decisions depend."""
+    """Parts of kubelet's request on which decisions depend."""
 
     resources: "NriResources"
     """Requested amounts. CPUs and memory nodes are left out, because the agent decides on them."""
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """Those annotations of the pod that belong to the agent's domain."""
+    """Annotations of the pod that belong to the agent's domain."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":
@@ -65,8 +65,8 @@ class MadeContainer(Struct, frozen=True):
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """Whether the container got its key's allocation. Otherwise its request was refused or not decided, and the container may run
-    anywhere.
+    """Whether the container got the allocation of its key. Otherwise its request was refused or not decided, and the container may run on
+    any CPUs.
     """
     cgroup: str = ""
     """Path of the cgroup below the root of all cgroups. Empty means unknown."""
@@ -102,7 +102,7 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether each repetition of the request is decided again."""
+        """Whether the request is decided again each time it is repeated."""
         return self.reason.startswith((RESIZE_DEFERRED, UID_TAKEN, Reason.DEVICE_PLUGINS_SLOW))
 
 

@@ -1,4 +1,4 @@
-"""The node's state as one immutable value: all promises and all known pods. This module knows no file format and makes no decision."""
+"""The node's state as one immutable value: all promises and all known pods. This module has no file format and makes no decision."""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """Number of starts that were decided so far. The launcher knows the current start by its `run_id`."""
+    """Number of starts that were decided so far. The launcher identifies the current start by its `run_id`."""
     started_at_ms: int | None = None
     """Start of the current attempt, once the launcher has confirmed it."""
     exit: Exit | None = None
@@ -66,16 +66,18 @@ class ContainerStatus(Struct, frozen=True):
     last_exit: Exit | None = None
     """End of the previous attempt."""
     backoff_step: int = 0
-    """Number of consecutive restarts after short runs. It determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
+    """Number of consecutive restarts after short runs. This number determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
     """Time at which a container that is being stopped is killed (`cgroup.kill`). None means that it isn't being stopped."""
     is_to_restart: bool = False
-    """Whether the container is being stopped to apply new amounts. It starts again at once, whatever its pod's restart policy."""
+    """Whether the container is being stopped to apply new amounts. The container starts again at once, whatever the pod's restart
+    policy.
+    """
     oom_kills_seen: int = 0
     """Value of the cgroup's oom_kill counter at the last decision or end of an attempt. Restarts don't reset the counter."""
     had_cpus: CpuSet | None = None
-    """Exclusive CPUs held until the pod finished. Other pods may have them now. None means that the pod has not finished, or had no
-    exclusive CPUs.
+    """Exclusive CPUs that the container had until the pod finished. By now, other pods may have them. None means that the pod has not
+    finished, or had no exclusive CPUs.
     """
     unit_before: UnitSettings | None = None
     """Settings to restore for the container's unit. None means that the container pins no unit, or that the unit wasn't observed yet and
@@ -90,7 +92,7 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether a start was decided whose end has not been observed."""
+        """Whether a start was decided, and its end has not been observed."""
         return self.attempt > 0 and self.exit is None
 
     @property
@@ -115,7 +117,7 @@ class Idle(Struct, frozen=True):
     """State of a pod that has released all its holdings because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. The pod is decided again once there is more room. None means that nothing was
+    """Refusal to resume the pod although a unit is active. A new decision follows once there is more room. None means that nothing was
     refused.
     """
 
@@ -147,7 +149,7 @@ def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
 
 
 class PodEntry(Struct, frozen=True, dict=True):
-    """A pod on which was decided. It is either refused, or admitted and keeps its promises until it is gone or finished."""
+    """A decided pod. It is either refused, or admitted. An admitted pod keeps its promises until it is gone or finished."""
 
     pod: Pod
     qos: QosClass
@@ -165,9 +167,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     idle: Idle | None = None
     """State of an idle pod. None means that the pod isn't idle, so an active pod has its holdings."""
     outcome: Phase | None = None
-    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released, but the exit codes
-    stay visible.
-    """
+    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released. Exit codes stay visible."""
     is_pooled: bool = False
     """Whether the pod's cgroup is below the shared pool's cgroup. It stays there as long as the pod exists."""
 
@@ -195,7 +195,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the pod waits for a device plugin's answer. The answer leads to a decision."""
+        """Whether the pod waits for the answer of a device plugin. After the answer, the pod is decided."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
 
     @property
@@ -204,7 +204,7 @@ class PodEntry(Struct, frozen=True, dict=True):
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
-        """Return the events that let an unmet request be tried again. Empty if the request is met.
+        """Return the events after which an unmet request is tried again. The result is empty if the request is met.
 
         Args:
             kind: the request.
@@ -252,7 +252,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_requested_per_container(self) -> bool:
-        """Whether the program that runs the pod requests its containers one by one. Such a pod doesn't follow a manifest."""
+        """Whether another program requests the pod's containers one by one. Such a pod doesn't follow a manifest."""
         return self.origin.domain != OWN and not self.pins_units
 
     @property
@@ -269,7 +269,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     def pod_path(self) -> str:
         """Path of the pod's cgroup, relative to the pods' cgroup.
 
-        For a pod with pinned units, no cgroup has the path. For a container runtime's pod, the path is absolute once it is known.
+        For a pod with pinned units, no cgroup has the path. For a container runtime's pod, the path is absolute, if it is known.
         """
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
@@ -350,7 +350,7 @@ class NodeState(Struct, frozen=True):
     entries: tuple[PodEntry, ...] = ()
     """Pods in the order in which they were decided."""
     generation: int = 0
-    """Number of saved states so far."""
+    """Number of the saved state, counted from 1. 0 means that no state was saved yet."""
     runtime: Registry = Registry()
     """Containers of a container runtime. `promises` has their allocations, and `entries` has their pods."""
     units_boot_id: str = ""
@@ -404,8 +404,8 @@ class NodeState(Struct, frozen=True):
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Return the state with this entry instead of the same pod's entry, at the same position. New pods, which change most, are found
-        first.
+        """Return the state with this entry in place of the pod's present entry. The search begins with the newest pods, because their
+        entries change most.
         """
         for place in range(len(self.entries) - 1, -1, -1):
             if self.entries[place].pod.uid == entry.pod.uid:
@@ -414,9 +414,9 @@ class NodeState(Struct, frozen=True):
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
-    """Apply only the endings of a decision: pods to end, and kill times of containers that are being stopped.
+    """Apply only the endings of a decision: pods that begin to end, and kill times of containers that are being stopped.
 
-    A restarted agent would decide these endings again, so they may be carried out without being saved.
+    These endings may be carried out without being saved, because a restarted agent would decide them again.
     """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)
@@ -433,13 +433,13 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Return whether the next start would decide `after` from `before` again, if the machine loses power with only `before` on disk.
+    """Tell whether the next start would decide `after` again from `before`, if power is lost while only `before` is on disk.
 
     That is the case if the states differ only in these ways:
 
-    * Pods are being ended or are gone, but not by a request, which would be lost (`nodeagent release`). Their processes are gone after the
-      loss, and what ends them still does.
-    * Starts are confirmed of containers that may start again after the loss.
+    * Pods are being ended or are gone, for a reason that still exists after the loss. (A request of `nodeagent release` would be lost.) The
+      loss of power also ends the pods' processes.
+    * Starts are confirmed, but only of containers that may start again after the loss.
     """
     known = {entry.pod.uid: entry for entry in before.entries}
     for entry in after.entries:
@@ -459,7 +459,7 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
 
 
 def _has_only_starts(before: PodEntry, after: PodEntry) -> bool:
-    """Whether the pod always restarts its containers, and only starts of them were confirmed."""
+    """Whether the pod always restarts its containers, and the only changes are confirmed starts."""
     statuses = tuple(
         replace(old, started_at_ms=new.started_at_ms) if old.started_at_ms is None else old
         for old, new in zip(before.containers, after.containers, strict=False)
@@ -476,7 +476,7 @@ def shift_times(state: NodeState, by_ms: int) -> NodeState:
 
 
 def latest_ms(state: NodeState) -> int:
-    """Return the latest past time in the state. The true time can't be earlier, whatever the wall clock says."""
+    """Return the latest past time in the state. The current time can't be earlier, whatever the wall clock shows."""
     return max((moment for entry in state.entries for moment in _list_past_times(entry)), default=0)
 
 
@@ -526,8 +526,8 @@ def run_id(entry: PodEntry, status: ContainerStatus) -> str:
     """Return the ID of the container's current attempt. The launcher starts each ID only once.
 
     A later pod may have the same UID, and its attempts are counted from 1 again. The ID therefore contains the time of the decision. The
-    launcher accepts IDs of up to 120 characters: 36 for a UID (or for the hash of a longer UID), 63 for a container's name, 11 for the
-    time.
+    launcher accepts IDs of up to 120 characters. A UID (or the hash of a longer UID) takes 36 of them, a container's name 63, and the time
+    11.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 

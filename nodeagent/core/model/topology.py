@@ -1,6 +1,6 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
 
-All properties that decisions look up are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and knows
+All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and depends on
 no policy.
 """
 
@@ -27,8 +27,8 @@ class Cpu(Struct, frozen=True):
     """ID of the socket (physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """ID of the CPU's uncore cache: the first last-level cache that isn't shared by the whole NUMA node, as in kubelet. None means that
-    there is no such cache.
+    """ID of the CPU's uncore cache. As in kubelet, this is the first last-level cache that isn't shared by the whole NUMA node. None means
+    that there is no such cache.
     """
     die: int | None = None
     core_class: str | None = None
@@ -80,7 +80,9 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
     socket_count: int = 0
     """Number of sockets as counted by kubelet (distinct `physical id` lines of /proc/cpuinfo first)."""
     reported_cpu_count: int = 0
-    """Number of CPUs as counted by kubelet. It differs from the number of online CPUs only on machines without NUMA directories."""
+    """Number of CPUs as counted by kubelet. This number differs from the number of online CPUs only on machines without NUMA
+    directories.
+    """
     skipped: CpuSet = field(default_factory=CpuSet)
     """Online CPUs that kubelet doesn't see: CPUs without topology files, or in no NUMA node's directory. They are therefore never
     allocated.
@@ -167,7 +169,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Build a topology: sort all parts, and derive the counts that were not measured."""
+        """Build a topology. All parts are sorted, and counts that weren't measured are derived."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))

@@ -30,7 +30,7 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """Violation of an invariant. The invariant determines which fields are set."""
+    """Violation of an invariant. Which fields are set depends on the invariant."""
 
     invariant: Invariant | str
     """One of the invariants above, or the name of a resource's own invariant."""
@@ -38,7 +38,7 @@ class Violation(Struct, frozen=True, kw_only=True):
     """UID of the pod. For ONE_ENTRY_PER_NAME, the pod's full name."""
     container: str = ""
     beside: str = ""
-    """The other container with the same CPUs or device, or the claim."""
+    """Other container with the same CPUs or device, or the claim."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """All CPUs that the shared pool or the pod should have."""
@@ -99,11 +99,11 @@ class CpusOffline(Struct, frozen=True):
 
 
 class NodesGone(Struct, frozen=True):
-    """Memory promised on NUMA nodes that are gone."""
+    """Memory allocated on NUMA nodes that are gone."""
 
     uid: str
     container: str | None
-    """Container, or None if the memory belongs to the pod as a whole."""
+    """Name of the container. None means that the memory belongs to the pod as a whole."""
     resource: str
     nodes: NumaSet
 
@@ -118,7 +118,7 @@ class NodesGone(Struct, frozen=True):
 
 
 class NodeOverdrawn(Struct, frozen=True):
-    """More memory promised on a NUMA node than the node has. All pods with memory on this node are affected."""
+    """More memory allocated on a NUMA node than the node has. All pods with memory on this node are affected."""
 
     node: int
     resource: str
@@ -155,18 +155,18 @@ class DevicesGone(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Shortfall of the node as a whole, described by a resource."""
+    """Lack of an amount on the node as a whole, described by a resource."""
 
     text: str
     holder: None = None
 
 
 class Shortfall(Protocol):
-    """Promise that the machine can't keep at present, as a frozen struct."""
+    """Allocation that the machine can't provide at present, as a frozen struct."""
 
     @property
     def holder(self) -> tuple[str, str | None] | None:
-        """Return the UID of the pod and the name of the container, if the shortfall concerns a single container."""
+        """Return the UID of the pod and the name of the container. None means that the shortfall doesn't concern a single container."""
 
     @property
     def text(self) -> str:

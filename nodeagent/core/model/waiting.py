@@ -1,4 +1,4 @@
-"""Unmet requests of pods, with the reason, and with the events after which they are tried again."""
+"""Unmet requests of pods. Each has the reason for the refusal, and the events after which the request is tried again."""
 
 import enum
 
@@ -20,36 +20,36 @@ class RequestKind(enum.StrEnum):
     """Kind of an unmet request."""
 
     POD = "pod"
-    """Everything that a pod requests."""
+    """Request: everything in the pod's manifest."""
     CHANGE = "change"
-    """The pod of a changed manifest. Meanwhile the pod keeps running unchanged."""
+    """Request: the pod of a changed manifest. The present pod keeps running unchanged."""
     RESUME = "resume"
-    """The CPUs, memory and devices that a pod released while its units were inactive."""
+    """Request: the CPUs, memory and devices that an idle pod needs again because a unit is active."""
     CONTAINER = "container"
-    """A container that a container runtime runs."""
+    """Request: a container of a container runtime."""
 
 
 class Retry(enum.StrEnum):
     """Event after which a request is tried again."""
 
     MANIFEST = "manifest"
-    """The manifest changes."""
+    """Event: the manifest changes."""
     REQUEST = "request"
-    """A user runs `nodeagent retry`."""
+    """Event: a user runs `nodeagent retry`."""
     ROOM = "room"
-    """Other pods release resources, or the machine gets more of them."""
+    """Event: other pods release resources, or the machine gets more resources."""
     RESOURCE = "resource"
-    """A device plugin reports devices of a resource that the pod requests."""
+    """Event: a device plugin reports devices of a requested resource."""
     DISK = "disk"
-    """The state can be saved again."""
+    """Event: the state can be saved again."""
     PLUGIN = "plugin"
-    """A device plugin answers."""
+    """Event: a device plugin answers."""
     OWNER = "owner"
-    """The program that runs the container repeats its request."""
+    """Event: the program that runs the container repeats its request."""
     QUEUE = "queue"
-    """The jobs before it in the queue start or end."""
+    """Event: jobs before this job in the queue start or end."""
     RESERVATION = "reservation"
-    """A reservation begins, ends or is cancelled."""
+    """Event: a reservation begins, ends or is cancelled."""
 
 
 class Waiting(Struct, frozen=True):
@@ -61,7 +61,7 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the request waits for a device plugin's answer. The answer leads to a decision."""
+        """Whether the request waits for the answer of a device plugin. After the answer, the request is decided."""
         return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property
@@ -89,7 +89,7 @@ class Waiting(Struct, frozen=True):
         room = (Retry.ROOM,) if for_room and self.is_for_room else ()
         match asked:
             case RequestKind.CONTAINER:
-                # kubelet repeats each refused request. Most repetitions get the stored answer without a new decision.
+                # kubelet repeats each refused request. Most repetitions get the stored refusal without a new decision.
                 first = Retry.OWNER if self.reason in _DECIDED_WHEN_REPEATED else Retry.MANIFEST
                 return (first, Retry.REQUEST, *room)
             case RequestKind.RESUME:
@@ -108,7 +108,7 @@ def is_for_room(reason: str) -> bool:
 
 
 _ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
-"""Event for each reason that alone determines the event, whatever is requested."""
+"""Event for each reason with only one event, whatever the request."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {
