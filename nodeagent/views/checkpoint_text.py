@@ -1,4 +1,4 @@
-"""A checkpoint as text, made of the values of formats/checkpoint/checkpoint_versions.py."""
+"""Text of a kubelet checkpoint, made from the values of formats/checkpoint/checkpoint_versions.py."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from nodeagent.views.wording.words import format_bytes, format_count
 
 
 def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Summarise a checkpoint in a few lines, with whether it is intact."""
+    """Summarise a checkpoint in a few lines, and state whether it is undamaged."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     lines = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
@@ -37,8 +37,9 @@ def format_agreement(found: Sequence[Disagreement]) -> Iterator[str]:
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Format the whole checkpoint: the values of the node, then a line per container. Names are escaped, because the
-    file may be hostile.
+    """Format the whole checkpoint: first the values of the node, then one line per container.
+
+    Names are escaped, because the file may be hostile.
     """
     return map(printable, _format_lines(checkpoint))
 

@@ -1,4 +1,4 @@
-"""The CPUs of a container as lists and masks for other tools, printed by `nodeagent cpus`."""
+"""CPUs of a container as lists and masks for other tools. `nodeagent cpus` prints them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         pod: the pod of the container.
         container: the container's name.
         placement: the container's CPUs and memory nodes.
-        is_closed: whether processes outside its cgroup are kept off its exclusive CPUs.
+        is_closed: whether other processes are kept off the container's exclusive CPUs.
     """
     sets: dict[str, CpuSet | NumaSet] = {
         "cpus": placement.exclusive_cpus | placement.shared_cpus,

@@ -16,44 +16,45 @@ _VERSION = 1
 
 
 class ShownJob(Struct, frozen=True):
-    """A job as the agent knows it. All times are in milliseconds since the epoch."""
+    """Job as known to the agent. All times are in milliseconds since the epoch."""
 
     pod: Pod
     user: int
-    """User ID of its owner."""
+    """User ID of the job's owner."""
     pid: int
     is_waiting: bool
     since_ms: int
-    """Begin of its wait, or of its run."""
+    """Start time of a running job, or the time since which a waiting job has been waiting."""
     max_ms: int = 0
-    """Longest time from its start to its end. 0 means no limit."""
+    """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
     ends_at_ms: int | None = None
-    """Latest end of its run. None means unknown."""
+    """Latest end of a running job. None means that it is unknown."""
     lacks: str = ""
-    """Reason why it waits."""
+    """Reason why the job waits."""
     starts_by_ms: int | None = None
-    """Latest expected start. None means unknown, or that it runs."""
+    """Latest expected start. None means that it is unknown, or that the job runs."""
     is_behind_limit: bool = False
-    """Whether its start isn't worked out, as too many jobs wait before it."""
+    """Whether the start isn't computed because too many jobs wait before this job."""
     reservation: str = ""
-    """Name of the reservation that it runs in. Empty means none."""
+    """Name of the reservation in which the job runs. Empty means none."""
 
 
 class ShownReservation(Struct, frozen=True):
     reservation: Reservation
     has_room: bool
-    """Whether the node has room for it when it begins, if no other pods come."""
+    """Whether the node has room for the reservation when it begins, if no other pods are added."""
 
 
 def describe_queue(
     jobs: Sequence[ShownJob], endless: Sequence[ShownJob], reservations: Sequence[ShownReservation], at_ms: int
 ) -> Document:
-    """Return the document of all jobs, starting with running jobs, and of the reservations.
+    """Return the document of all jobs, running jobs first, and of all reservations.
 
     Args:
         jobs: the jobs.
-        endless: the jobs without time limits that hold what the first job with an unknown start needs. Empty means that other pods hold it.
-        reservations: the reservations, in the order of their begins.
+        endless: the jobs without time limits that have the resources which the first job with an unknown start needs. Empty means that
+            other pods have them.
+        reservations: the reservations, ordered by start time.
         at_ms: the time of the answer, in milliseconds since the epoch.
     """
     ordered = sorted(jobs, key=lambda job: job.is_waiting)
@@ -74,7 +75,7 @@ def describe_queue(
 
 
 def describe_reservations(reservations: Sequence[Document], at_ms: int) -> Document:
-    """Return the document of `nodeagent reserve`, of the results of `describe_reservation`."""
+    """Return the document of `nodeagent reserve`, made from results of `describe_reservation`."""
     return {"kind": "Reservations", "version": _VERSION, "atMs": at_ms, "reservations": list(reservations)}
 
 
@@ -125,8 +126,8 @@ def render_queue(
     Args:
         document: the result of `describe_queue`.
         width: number of columns. None means no limit.
-        name_user: returns the name of a user ID.
-        format_time: returns a time as text, of milliseconds since the epoch.
+        name_user: function that returns the name of a user ID.
+        format_time: function that formats a time, given in milliseconds since the epoch.
     """
     at_ms, position = document["atMs"], 0
     reserved = render_reservations(document["reservations"], at_ms, width, name_user, format_time)

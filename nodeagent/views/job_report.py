@@ -1,4 +1,4 @@
-"""Report at a job's end in one line: its CPUs, resource usage, throttling, and the time that other tasks ran on its CPUs."""
+"""Report at the end of a job, in one line: its CPUs, resource usage, throttling, and the time for which other tasks ran on its CPUs."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from nodeagent.views.wording.words import format_bytes
 
 
 class JobLocation(Struct, frozen=True):
-    """Location of a job, as the agent reports it."""
+    """Location of a job, as reported by the agent."""
 
     pod: str
     cgroup: str
@@ -21,15 +21,14 @@ class JobLocation(Struct, frozen=True):
 def format_report(
     location: JobLocation, elapsed_us: int, first: JobUsage, last: JobUsage, peak_remote_bytes: int | None
 ) -> str:
-    """Format the report as a line.
+    """Format the report as one line.
 
     Args:
         location: the location of the job.
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
         last: the usage after the command's end, before the job's cgroup was removed.
-        peak_remote_bytes: the largest number of bytes that a sample found on nodes other than those of the job's CPUs. None
-            means unknown.
+        peak_remote_bytes: the largest amount of memory in a sample on nodes without any of the job's CPUs. None means that it is unknown.
     """
     cpus = f"CPUs {location.exclusive_cpus}" if location.exclusive_cpus else f"shared CPUs {location.shared_cpus}"
     usage, time = last.usage.cpu, "its CPU time is unknown"
@@ -48,12 +47,12 @@ def format_report(
 
 
 def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:
-    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means unknown."""
+    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means that it is unknown."""
     return remote_bytes(usage.usage, location.nodes)
 
 
 def _format_time_of_others(location: JobLocation, first: JobUsage, last: JobUsage) -> str:
-    """Format the time of other tasks on the job's CPUs, which is the time of all tasks there without the job's CPU time."""
+    """Format the time of other tasks on the job's CPUs: the time of all tasks on these CPUs minus the job's CPU time."""
     if location.shared_cpus:
         return "others share these CPUs"
     was, now, used = first.usage.cpu, last.usage.cpu, (first.run_ns, last.run_ns)

@@ -31,7 +31,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
 
 
 def add_outcome(plan: Document, after: NodeState) -> Document:
-    """Add the outcome to a plan."""
+    """Return the plan with the outcome of the release."""
     if plan["outcome"] != "planned":
         return plan
     entry = after.entry(plan["uid"])
@@ -39,7 +39,7 @@ def add_outcome(plan: Document, after: NodeState) -> Document:
 
 
 def format_plan(plan: Document) -> list[str]:
-    """Format a pod's plan as lines."""
+    """Format a pod's plan as lines of text."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
         why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
@@ -55,7 +55,7 @@ def format_plan(plan: Document) -> list[str]:
 
 
 def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Describe the events of pods between two states, one line each."""
+    """Yield the events of pods between two states, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
@@ -68,7 +68,7 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
 
 
 def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Return the time in which all these pods end. Each needs its grace period and two seconds for each sidecar."""
+    """Return the time in which all these pods end, in seconds. A pod needs its grace period, and two seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
@@ -79,7 +79,10 @@ def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 
 def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
-    """Yield the groups of containers that are stopped together, in order. Containers that can't have processes are left out."""
+    """Yield the groups of containers that are stopped together, in the order of stopping.
+
+    Containers that can't have processes are left out.
+    """
     stoppable = [c for c, s in entry.pairs() if s.is_started or (not c.is_launched and not c.unit)]
     first = [c.name for c in stoppable if c.kind is not ContainerKind.SIDECAR]
     if first:

@@ -1,1 +1,1 @@
-"""Output of `apply`, `diff` and `delete`: the effect on each manifest, and the placement of its pod."""
+"""Output of `apply`, `diff` and `delete`: the effect of each manifest, and the placement of the manifest's pod."""

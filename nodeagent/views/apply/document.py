@@ -1,4 +1,4 @@
-"""The effect of applying or deleting manifests, as documents of plain values that docs/schema describes."""
+"""Effect of applying or deleting manifests, as documents of plain values. docs/schema describes these documents."""
 
 import difflib
 from collections.abc import Collection
@@ -26,28 +26,28 @@ _HIDDEN, _CHANGED = "(hidden)", "(hidden, another one)"
 
 
 class AppliedPod(Struct, frozen=True):
-    """A pod of an applied manifest."""
+    """Pod of an applied manifest."""
 
     pod: Pod
     before: Pod | None
-    """Installed pod with the same name."""
+    """Installed pod with the same name. None means that there is none."""
     path: str
     """Path of the manifest, which may not exist yet."""
     change: str
     """`created`, `changed` or `unchanged`."""
     restarts: bool
-    """Whether the pod replaces a running one."""
+    """Whether the pod replaces a running pod."""
     entry: PodEntry | None
-    """The agent's decision on the pod. None means that the agent has not decided yet."""
+    """The agent's decision on the pod. None means that the agent hasn't decided yet."""
     notes: tuple[str, ...] = ()
     explained: ExplainedPod | None = None
-    """Trial of the decision. None means that the agent has decided already, or that the pod is resized."""
+    """Trial decision on the pod. None means that the agent has already decided, or that the pod is resized."""
     resize: Fits | NotResized | None = None
-    """Trial of the resize of a running pod. None means that the pod isn't resized."""
+    """Trial decision on the resize of a running pod. None means that the pod isn't resized."""
 
 
 def describe_applied(applied: AppliedPod) -> Document:
-    """Describe one pod."""
+    """Describe one pod of an applied manifest."""
     pod, explained = applied.pod, applied.explained
     decision = None if explained is None else explained.trace.decision
     recorded = None if explained is not None or applied.entry is None else applied.entry.refusal
@@ -89,9 +89,9 @@ def describe_applied(applied: AppliedPod) -> Document:
 
 
 def compare_pods(before: Pod | None, after: Pod) -> list[str]:
-    """Compare the effective fields of two pods and return the lines of a unified diff without its heading.
+    """Compare the effective fields of two pods, and return the lines of a unified diff without its heading.
 
-    Values of environment variables may be secret, so they are hidden.
+    The values of environment variables are hidden, because they may be secret.
     """
     containers = () if before is None else before.containers
     known = {(container.name, name, value) for container in containers for name, value in container.env}
@@ -100,7 +100,7 @@ def compare_pods(before: Pod | None, after: Pod) -> list[str]:
 
 
 def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
-    """Format a pod as the lines of a manifest. Variables that are not in `known` are marked as changed."""
+    """Format a pod as the lines of a manifest. Environment variables that aren't in `known` are marked as changed."""
     import yaml  # noqa: PLC0415 - only for pods that differ
 
     is_hashed = pod.uid == hash_uid(pod)
@@ -121,7 +121,7 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
 
 
 def add_decision(document: Document, entry: PodEntry | None) -> Document:
-    """Add the agent's decision to a pod's document. An entry of None means that the agent has not decided yet."""
+    """Add the agent's decision to the document of a pod. None means that the agent hasn't decided yet."""
     if entry is None:
         return document
     if entry.refusal is None:

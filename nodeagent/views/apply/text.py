@@ -1,4 +1,4 @@
-"""The effect of manifests as text: one line per pod, then notes."""
+"""Effect of manifests as text: one line per pod, then notes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,11 +17,11 @@ _INDENT = "  "
 _POD_STAYS = "; the running pod stays unchanged"
 _CHANGE_VERBS = {"created": "does not exist yet", "changed": "changes"}
 _MAX_LISTED = 4
-"""Largest number of containers or pods that a line lists."""
+"""Limit on the containers or pods listed in one line."""
 
 
 def format_applied(document: Document) -> str:
-    """Report the installed manifests, a line per pod and per note."""
+    """Format the installed manifests, with one line per pod and per note."""
     documents = [
         f"{one['kind']} {one['name']} {one['change']} ({one['file']})" for one in document.get("documents", ())
     ]
@@ -59,7 +59,7 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
 
 
 def format_differences(document: Document, width: int = WIDTH) -> str:
-    """Format the differences from the installed manifests, and the effect of each. Unchanged pods are left out."""
+    """Format the differences from the installed manifests, and the effect of each difference. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
     lines = [f"{one['kind']} {one['name']} {_CHANGE_VERBS[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
@@ -71,9 +71,9 @@ def format_differences(document: Document, width: int = WIDTH) -> str:
 
 
 def format_deleted(document: Document) -> str:
-    """Report the removed manifests, a line per pod, or per file without pods.
+    """Format the removed manifests, with one line per pod, or per file without pods.
 
-    If the command has waited, `left` in the document has the pods that have not ended.
+    If the command has waited, `left` in the document lists the pods that haven't ended.
     """
     lines, left = [], document.get("left")
     for file in document["files"]:
@@ -93,7 +93,7 @@ def format_deleted(document: Document) -> str:
 
 
 def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
-    """Report the agent's decision on a pod. `restarts` tells whether the pod should replace a running one."""
+    """Describe the agent's decision on a pod. `restarts` means that the pod should replace a running pod."""
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_POD_STAYS if restarts else ''}\n"
@@ -112,12 +112,12 @@ def _describe_undecided(document: Document) -> Iterator[str]:
 
 
 def _describe_effect(pod: Document) -> str:
-    """Describe the effect on a running pod. Empty if no pod runs or the running pod stays unchanged."""
+    """Describe the effect on a running pod. Empty if no pod runs, or the running pod stays unchanged."""
     if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
     if pod["resizes"]:
         return "is resized while it runs"
-    return "restarts" if pod["domain"] == OWN else "moves"  # a systemd unit moves to other CPUs while it runs
+    return "restarts" if pod["domain"] == OWN else "moves"  # a systemd unit is moved to other CPUs while it runs
 
 
 def _format_refusal(pod: Document) -> str:

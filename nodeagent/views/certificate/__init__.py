@@ -1,1 +1,1 @@
-"""The report of one run as a document, with its verdict, and the comparison of reports."""
+"""Report on one run of a command as a document, with its verdict, and the comparison of reports."""

@@ -1,4 +1,4 @@
-"""Comparison of reports with a good one: what was different, ranked by multiples of the thresholds."""
+"""Comparison of reports with the report of a good run. The differences are ranked by multiples of the thresholds."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from nodeagent.views.certificate.words import format_measure, format_rate
 
 KIND = "RunComparison"
 VERSION = 1
-"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+"""Version of the document. New fields don't increase the version, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
@@ -37,29 +37,29 @@ _NODE_FACTS = (
 
 
 class ReadReport(Struct, frozen=True):
-    """Parts of a report that are compared."""
+    """Parts of a report that are used for a comparison."""
 
     name: str
-    """Name of the file."""
+    """Name of the report's file."""
     verdict: str
     elapsed_us: int
     status: int | None
-    """Exit status of the command. None means that a signal ended it."""
+    """Exit status of the command. None means that a signal ended the command."""
     measures: Mapping[str, tuple[int | None, str | None]]
     """Value and largest cause of each measure, by name. Measures that this version doesn't know are left out."""
     thresholds: Mapping[str, int]
     """Largest rate of a clean run, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]
-    """Duration in microseconds and measures in thousandths of each part of the run."""
+    """Parts of the run, each with its duration in microseconds and its measures in thousandths."""
     facts: Mapping[str, Any]
-    """Properties of the run and the node, by their names for people."""
+    """Properties of the run and the node, by their displayed names."""
 
 
 def read_report(text: bytes, name: str) -> ReadReport:
     """Decode a report.
 
     Raises:
-        MisfitError: the document is not a report of a run.
+        MisfitError: the document isn't a report on a run.
     """
     document = parse_json(text)
     document.field("kind").among((REPORT_KIND,))
@@ -104,7 +104,7 @@ def _read_fact(value: JsonValue) -> str | int:
 
 
 def describe_comparison(good: ReadReport, bad: Iterable[ReadReport]) -> Document:
-    """Describe how reports differ from a good one. The differences of each are sorted, the biggest first."""
+    """Describe how reports differ from a good report. The differences of each report are sorted, the largest first."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -136,7 +136,7 @@ def _describe_run(report: ReadReport) -> Document:
 
 
 def _compare_measures(good: ReadReport, bad: ReadReport) -> list[Document]:
-    """List the measures that are higher than in the good report by more than its threshold, the biggest first."""
+    """Return the measures that exceed those of the good report by more than the threshold, the largest difference first."""
     found: dict[str, Document] = {}
     for name, threshold in change_thresholds(good.thresholds).items():
         (was, _), (value, source) = (one.measures.get(name, (None, None)) for one in (good, bad))
@@ -181,7 +181,7 @@ def _format_run(run: Mapping[str, Any]) -> str:
 
 
 def format_duration(per_mille: int) -> str:
-    """Format the duration of a run, in thousandths of the good one's."""
+    """Format the duration of a run, in thousandths of the good run's duration."""
     if per_mille == 1000:
         return "as long"
     difference = format_rate("perMille", abs(per_mille - 1000))
@@ -189,7 +189,7 @@ def format_duration(per_mille: int) -> str:
 
 
 def format_fact(name: str, value: object) -> str:
-    """Format the value of a property. Hashes say nothing to people."""
+    """Format the value of a property. Hashes are left out, because they mean nothing to people."""
     if "hash" in name or name == "the command":
         return ""
     return "unknown" if value is None else str(value) or "none"

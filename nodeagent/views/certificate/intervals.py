@@ -18,7 +18,7 @@ from nodeagent.formats.kernel.run_counters import (
 from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usage, remote_bytes
 
 TICK_US = 10_000
-"""Precision of a time of /proc/stat, and so the error of a difference of two such times."""
+"""Precision of a time in /proc/stat in microseconds, and therefore the error of a difference between two such times."""
 _INTERRUPTIONS = ("irq", "softirq", "steal")
 _NOT_BUSY = ("idle", "iowait", "steal")
 _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
@@ -27,16 +27,16 @@ _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
 class Interval(Struct, frozen=True):
     elapsed_us: int
     rates: Mapping[str, int]
-    """Shares in thousandths, by the names of disturbances. Unknown shares are missing."""
+    """Shares of the interval in thousandths, by the names of disturbances. Unknown shares are missing."""
 
 
 def share(part: int, whole: int) -> int:
-    """Return a share in thousandths, of at most 1000."""
+    """Return a part as a share in thousandths, at most 1000."""
     return min(1000, round(1000 * part / max(1, whole)))
 
 
 def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str, int]] | None:
-    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means unknown."""
+    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means that it is unknown."""
     was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (first, last))
     if not was or not now:
         return None
@@ -48,11 +48,13 @@ def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str,
 
 
 def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
-    """Return for how long tasks, except the job's own, ran on some CPUs. None means unknown.
+    """Return the time for which tasks, except the job's own, ran on some CPUs. None means that it is unknown.
 
-    Run times of the scheduler are exact, but lack a task that never left its CPU. The time that wasn't idle has such a task, but is
-    coarse. So the latter counts only if it is larger by more than its error. Run times include interrupts and steal during a task, which
-    some kernels leave out of the job's own time (IRQ_TIME_ACCOUNTING, PARAVIRT_TIME_ACCOUNTING). So these don't count, either.
+    The scheduler's run times are exact, but don't include a task that never left its CPU. The CPU's non-idle time includes such a task, but
+    is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
+
+    Run times include interrupts and steal during a task. Some kernels don't include these in the job's own time (IRQ_TIME_ACCOUNTING,
+    PARAVIRT_TIME_ACCOUNTING), so they aren't counted as other tasks.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
@@ -66,9 +68,9 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
 
 
 def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | None:
-    """Return for how long some CPUs were busy with tasks or interrupts. None means unknown.
+    """Return the time for which some CPUs were busy with tasks or interrupts. None means that it is unknown.
 
-    Interrupts that come while a CPU is idle are in no task's run time, so nothing is subtracted from the run times.
+    Run times don't include interrupts that arrive while a CPU is idle, so nothing is subtracted from the run times.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, 0, _NOT_BUSY)
@@ -79,10 +81,10 @@ def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | No
 
 
 def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
-    """Return for how long the quota that cost most kept the job off its CPUs, and the cgroup with that quota. None means unknown.
+    """Return the time for which the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means unknown.
 
-    The cgroup is empty for the job's own, and otherwise a path below the mount point. The counter of a cgroup above includes the time of
-    other tasks on other CPUs, so the job lost at most the time in which it didn't run.
+    The cgroup is empty for the job's own cgroup, and otherwise a path below the mount point. The counter of a cgroup above includes time of
+    other tasks on other CPUs. The job therefore lost at most the time in which it didn't run.
     """
     found = {}
     was_us, now_us = (texts.counters(CPU_STAT).get("usage_usec", 0) for texts in (first, last))
@@ -114,14 +116,14 @@ def measure_interval(
 ) -> Interval:
     """Measure the time between two samples.
 
-    The scheduler's run times are left out, as those of a running task belong to an earlier interval.
+    The scheduler's run times aren't used, because the run time of a running task may belong to an earlier interval.
 
     Args:
-        before: the previous sample.
-        now: the sample.
+        before: the sample at the start.
+        now: the sample at the end.
         cpus: CPUs of the job.
-        siblings: other threads of these CPUs' cores. None means unknown.
-        nodes: NUMA nodes of these CPUs.
+        siblings: the other threads of the job's cores. None means that they are unknown.
+        nodes: NUMA nodes of the job's CPUs.
     """
     elapsed_us = max(1, (now.at_ns - before.at_ns) // 1000)
     whole_us = elapsed_us * max(1, len(cpus))
@@ -146,7 +148,7 @@ def measure_interval(
 
 
 def halve_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Join each two neighbours, so that long runs have no more intervals than short ones."""
+    """Merge each pair of neighbouring intervals, so that a long run has no more intervals than a short one."""
     return tuple(_join(*intervals[index : index + 2]) for index in range(0, len(intervals), 2))
 
 

@@ -1,4 +1,4 @@
-"""A page with the disturbances of several runs and their timelines, as HTML without scripts or other files."""
+"""HTML page with the disturbances of several runs and their timelines, without scripts or other files."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ tr + tr { border-top: 1px solid #d8dee4 } svg { display: block; height: auto; ma
 
 
 def render_page(reports: Iterable[ReadReport], document: Mapping[str, Any]) -> str:
-    """Render the reports of a comparison, the good one first, each with its timeline.
+    """Render the reports of a comparison, each with its timeline. The good report is the first.
 
     Args:
         reports: the reports.
@@ -61,7 +61,7 @@ def _format_remedy(text: str) -> str:
 
 
 def _draw_timeline(report: ReadReport, longest_us: int) -> str:
-    """Draw a row of bars for each measure that ever exceeded its threshold. All runs have the same scale of time."""
+    """Draw a row of bars for each measure that has ever exceeded its threshold. The time scale is the same for all runs."""
     rows = [
         name
         for name, most in report.thresholds.items()

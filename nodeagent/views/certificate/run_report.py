@@ -1,4 +1,4 @@
-"""The report of one run: differences of the kernel's counters from its first to its last instruction, and the verdict on them."""
+"""Report on one run: changes of the kernel's counters between the run's first and last instruction, and a verdict on them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -54,26 +54,26 @@ from nodeagent.views.job_report import JobLocation
 
 KIND = "RunReport"
 VERSION = 1
-"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+"""Version of the document. New fields don't increase the version, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
 
 class OtherTasks(Struct, frozen=True):
-    """Other tasks on the job's CPUs that the caller may know."""
+    """Other tasks on the job's CPUs, as far as the caller may see them."""
 
     tasks: list[Document] | None
-    """Tasks as documents, sorted by time. None means unknown."""
+    """Tasks as documents, sorted by time. None means that they are unknown."""
     is_complete: bool
-    """Whether the kernel counted every task on these CPUs."""
+    """Whether the kernel has counted every task on these CPUs."""
     reasons: Mapping[str, str] = {}
-    """Reasons by field for values that are unknown."""
+    """Reasons for unknown values, by field."""
     counted_us: int = 0
-    """Time in which the kernel counted tasks, a moment longer than the run."""
+    """Time in which the kernel counted tasks, in microseconds. It is slightly longer than the run."""
 
 
 class RunObservation(Struct, frozen=True):
-    """Everything observed of one run."""
+    """All observations of one run."""
 
     location: JobLocation
     first: FileTexts
@@ -81,15 +81,16 @@ class RunObservation(Struct, frozen=True):
     samples: Samples
     environment: FileTexts
     result: Mapping[str, Any]
-    """Report of the process that waited for the command: times, exit and resource usage."""
+    """Report of the process that waited for the command: times, exit status and resource usage."""
     others: OtherTasks
     bound_interrupts: frozenset[str]
-    """Labels of the interrupts that the kernel forbids moving."""
+    """Labels of the interrupts that the kernel doesn't allow to be moved."""
     own_interrupts: frozenset[str]
     """Labels of the interrupts of the job's own devices."""
     configuration_hash: str | None
     quiet: Mapping[str, Any] | None = None
-    """Quiet settings of the job: the profile's name, and by their names those applied with their values, and those missing with reasons.
+    """Quiet settings of the job: the profile's name, the applied settings with values, and the missing settings with reasons.
+
     None means that none were requested.
     """
     thresholds: Mapping[str, Threshold] = THRESHOLDS
@@ -221,7 +222,7 @@ def describe_run(seen: RunObservation) -> Document:
 
 
 def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cpus: CpuSet) -> MeasuredRate | None:
-    """Judge other tasks. If the kernel counted each task, tasks that can't run elsewhere don't count as a disturbance."""
+    """Judge the time of other tasks. If the kernel counted each task, tasks that can't run on other CPUs aren't a disturbance."""
     movable = [one for one in others.tasks or [] if one["movable"]]
     if others.is_complete:
         others_us, elapsed_us = sum(one["microseconds"] for one in movable), others.counted_us
@@ -231,13 +232,13 @@ def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cp
 
 
 def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
-    """Judge the time that the hypervisor took, less the error of its counters."""
+    """Judge the time that the hypervisor took (steal), minus the error of its counters."""
     certain_us = max(0, steal_us - TICK_US * len(cpus))
     return MeasuredRate(share(certain_us, elapsed_us * len(cpus)), certain_us)
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
-    """Judge the interrupts of devices on the CPU that got most of them."""
+    """Judge the device interrupts on the CPU that handled most of them."""
     if interrupts is None:
         return None
     by_cpu: dict[int, int] = {}
@@ -258,7 +259,7 @@ def _judge_drop(high_khz: int | None, low_khz: int | None) -> MeasuredRate | Non
 
 
 def _describe_cgroup(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe what the job's processes used, by the counters of their cgroup."""
+    """Describe the resource usage of the job's processes, by the counters of their cgroup."""
     found: Document = {}
     for file, fields in (
         (
@@ -336,7 +337,7 @@ def _describe_softirqs(seen: RunObservation, cpus: CpuSet, unknown: dict[str, st
 
 
 def _describe_pressure(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe for how long some or all of the job's tasks waited (PSI)."""
+    """Describe the time for which some or all of the job's tasks waited (PSI)."""
     found: Document = {}
     for resource in PRESSURE_RESOURCES:
         file = pressure_file(resource)
@@ -372,7 +373,10 @@ def _describe_frequency(seen: RunObservation, cpus: CpuSet, unknown: dict[str, s
 
 
 def _describe_thermal(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
-    """Describe how often and how long heat slowed CPUs: the largest count, as CPUs share the counts of their core and package."""
+    """Describe how often and how long CPUs were throttled because of heat.
+
+    The largest count is used, because CPUs share the counters of their core and package.
+    """
     found: Document = {}
     for field, names in (("times", THROTTLE_COUNTS), ("milliseconds", THROTTLE_TIMES)):
         files = [thermal_file(cpu, name) for cpu in cpus for name in names]
@@ -403,7 +407,7 @@ def _describe_idle_states(seen: RunObservation, cpus: CpuSet, unknown: dict[str,
 
 
 def _describe_main_thread(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe the switches of the command's main thread, which the kernel still shows at its end."""
+    """Describe the context switches of the command's main thread, whose counters the kernel still shows when the command ends."""
     found = parse_task_switches(seen.result.get("sched") or "")
     fields = {
         "migrations": "se.nr_migrations",
@@ -416,7 +420,7 @@ def _describe_main_thread(seen: RunObservation, unknown: dict[str, str]) -> Docu
 
 
 def _describe_node(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
-    """Describe the properties of the node that the speed of a run depends on."""
+    """Describe the properties of the node on which the speed of a run depends."""
     texts = seen.environment
     model, microcode = parse_microcode(texts.files.get(CPU_INFO, ""), next(iter(cpus), 0))
     cmdline = texts.files.get(COMMAND_LINE)

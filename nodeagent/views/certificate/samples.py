@@ -1,4 +1,4 @@
-"""Summary of samples that were taken while a command ran, of bounded size however long the run is."""
+"""Summary of the samples that were taken while a command ran. The size of the summary doesn't depend on the length of the run."""
 
 from msgspec import Struct
 
@@ -8,22 +8,23 @@ from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
 from nodeagent.views.certificate.intervals import Interval, halve_intervals, measure_interval
 
 BUSY_NS = 250_000_000
-"""Shortest time between two samples that tells whether a CPU was busy, as /proc/stat has a precision of 10 ms. At a run's start, samples
-are closer to each other, and governors still raise the frequency.
+"""Shortest time between two samples, in nanoseconds, after which a CPU's load is known, because /proc/stat has a precision of 10 ms.
+
+At the start of a run, samples are closer together, and governors are still raising the frequency.
 """
 _BUSY_PER_MILLE = 900
-"""Share of the time between two samples for which a CPU must be busy, for its frequency to count. Idle CPUs may be slow."""
+"""Busy share of the time between two samples, in thousandths, from which on a CPU's frequency is used. Idle CPUs may be slow."""
 _MOST_INTERVALS = 128
 
 
 class Samples(Struct, frozen=True):
     count: int = 0
     memory_bytes: dict[int, int] | None = None
-    """Memory by NUMA node in the sample with the most remote memory. None means that no sample had it."""
+    """Memory by NUMA node in the sample with the most remote memory. None means that no sample had this information."""
     remote_bytes: int = 0
-    """Remote memory in that sample."""
+    """Remote memory in the same sample, in bytes."""
     lowest_khz: int | None = None
-    """Lowest frequency of a CPU that was busy. None means unknown."""
+    """Lowest frequency of a busy CPU. None means that it is unknown."""
     highest_khz: int | None = None
     intervals: tuple[Interval, ...] = ()
 
@@ -39,10 +40,10 @@ def add_sample(
 
     Args:
         samples: summary of the earlier samples.
-        texts: a sample since which CPUs may have been busy, the previous sample, and the sample to add.
+        texts: the sample from which on the load of CPUs is measured, the previous sample, and the sample to add.
         cpus: CPUs of the job.
-        siblings: other threads of these CPUs' cores. None means unknown.
-        nodes: NUMA nodes of these CPUs.
+        siblings: the other threads of the job's cores. None means that they are unknown.
+        nodes: NUMA nodes of the job's CPUs.
     """
     since, before, now = texts
     usage = parse_container_usage(None, now.files.get(NUMA_STAT))

@@ -1,4 +1,4 @@
-"""Sentences about disturbances, for the line at a run's end and for comparisons."""
+"""Sentences about disturbances, for the summary line after a run and for comparisons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,17 +19,17 @@ _SENTENCES = {
     "frequency-limit": "the frequency limit of its CPUs fell by {}",
     "memory-pressure": "all its tasks waited for memory {} of the time",
 }
-"""Sentences by the kinds of disturbances. The gap is for the rate."""
+"""Sentences by kind of disturbance. `{}` is replaced by the rate."""
 
 
 def format_measure(measure: Document) -> str:
-    """Format one measure as a sentence without a full stop, with its largest cause."""
+    """Format one measure and its largest cause as a sentence without a full stop."""
     sentence = _SENTENCES[measure["name"]].format(format_rate(measure["unit"], measure["value"]))
     return f"{sentence} (mostly {measure['source']})" if measure["source"] else sentence
 
 
 def format_rate(unit: str, rate: int) -> str:
-    """Format a rate in its unit."""
+    """Format a rate with its unit."""
     if unit == PER_MILLE:
         return f"{rate / 10:.1f} %" if rate < 100 else f"{round(rate / 10)} %"
     times = "once" if rate == 1 else f"{rate} times"
@@ -37,7 +37,7 @@ def format_rate(unit: str, rate: int) -> str:
 
 
 def summarise_run(document: Document) -> str:
-    """Summarise a report in a line: the verdict, and the biggest disturbances."""
+    """Summarise a report in one line: the verdict, and the largest disturbances."""
     found = [format_measure(one) for one in document["disturbances"]]
     unknown = [one["name"] for one in document["measures"] if one["value"] is None]
     said = document["verdict"] + (f": {'; '.join(found)}" if found else "")

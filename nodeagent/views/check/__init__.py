@@ -1,1 +1,1 @@
-"""`nodeagent check`: checks whether a node is fit for pinning, one function per check."""
+"""Output of `nodeagent check`: checks that a node is suitable for pinning, one function per check."""

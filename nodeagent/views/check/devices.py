@@ -1,4 +1,4 @@
-"""Check whether the configured extended resources have devices. Loaded only if such resources are configured; pure."""
+"""Check that the configured extended resources have devices. This module is imported only if such resources are configured."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ _LIST_COMMAND = "nodeagent topology --devices # lists the devices with their NUM
 
 
 def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the configured selections of devices. Nothing is reported if none are configured."""
+    """Check the configured selections of devices. Yield nothing if none are configured."""
     there = facts.devices
     if there is None or facts.config is None:
         return

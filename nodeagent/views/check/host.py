@@ -1,4 +1,4 @@
-"""Checks of the host: kernel, cgroups, and other programs that write the same settings. One function per check; pure."""
+"""Checks of the host: kernel, cgroups, and other programs that write the same settings. One function per check, without I/O."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from nodeagent.formats.kernel.sysfs_sample import CPUS
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, SettingWrite, parse_kernel_version
 
 _OLDEST_KERNEL = (5, 14)
-"""First kernel with cgroup.kill."""
+"""Oldest supported kernel: the first one with cgroup.kill."""
 _CGROUPS_MISSING = "cgroup v2 is missing"
 _NEEDED_CONTROLLERS = ("cpuset", "cpu", "memory")
 _DISABLE = "sudo systemctl disable --now {0} # undo: sudo systemctl enable --now {0}"
@@ -142,7 +142,7 @@ def check_governor(facts: NodeFacts) -> CheckResult:
 
 
 def _set_governor(name: str, cpus: Iterable[int], facts: NodeFacts) -> str:
-    """Return the command that sets the governor of these CPUs, and of no others."""
+    """Return the command that sets the frequency governor of these CPUs only."""
     chosen = CpuSet.from_ids(cpus)
     return f"sudo cpupower {'' if chosen == facts.topology.online else f'-c {chosen} '}frequency-set -g {name}"
 
@@ -173,7 +173,10 @@ def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def check_kubelet(facts: NodeFacts) -> CheckResult:
-    """Check that kubelet allocates no CPUs. With `nriSocket`, kubelet's managers must be off even while kubelet is stopped."""
+    """Check that kubelet allocates no CPUs.
+
+    With `nriSocket`, kubelet's CPU and memory managers must be off even while kubelet is stopped.
+    """
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _CGROUPS_MISSING)
     policy, has_assignments = _read_kubelet_state(facts)
@@ -210,8 +213,9 @@ def check_kubelet(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Return the CPU manager policy and whether CPUs are assigned, according to kubelet's checkpoint. For an unreadable checkpoint, return
-    None and False.
+    """Return the CPU manager policy in kubelet's checkpoint, and whether the checkpoint assigns CPUs.
+
+    If it is unreadable, return None and False.
     """
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")

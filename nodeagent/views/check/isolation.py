@@ -1,4 +1,4 @@
-"""Checks of the isolation of exclusive CPUs from host processes, interrupts and kernel work. One function per check; pure."""
+"""Checks of the isolation of exclusive CPUs from host processes, interrupts and kernel work. One function per check, without I/O."""
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parse_parameters
@@ -76,7 +76,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
 
 
 def _find_pod_cpus(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods may get exclusively. Threads of the reserved CPUs' cores are left out."""
+    """Return the CPUs that pods may get exclusively, except siblings of reserved CPUs."""
     return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 
@@ -131,15 +131,15 @@ def check_nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """Return the online CPUs of a kernel parameter, from sysfs or else from the kernel's command line.
+    """Return the online CPUs that a kernel parameter lists. If sysfs doesn't have the CPUs, the kernel's command line is used.
 
     Args:
         facts: the data of the node.
-        seen: the CPUs in sysfs.
+        seen: the CPUs according to sysfs.
         parameter: the name of the parameter.
 
     Returns:
-        The CPUs. None means unknown.
+        The CPUs. None means that they are unknown.
     """
     # Every kernel has the file `isolated`, but a kernel without tickless CPUs lacks the file `nohz_full`.
     if seen or facts.text(f"{CPUS}/isolated") is not None:

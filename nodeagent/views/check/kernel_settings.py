@@ -1,6 +1,6 @@
-"""Checks of the kernel's settings that disturb measurements or latency. A table: one row per setting.
+"""Checks of the kernel settings that disturb measurements or latency, as a table with one row per setting.
 
-A row gives the level for each purpose of a node. Files that a kernel doesn't have are left out.
+Each row has the level of the result for each purpose of a node. Files that a kernel doesn't have are left out.
 """
 
 import re
@@ -30,32 +30,32 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Purpos
 _BENCHMARK_PERF_RATE = 1000
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 _DEEP_US = 10
-"""Exit latency from which on an idle state counts as deep. Shallow states (C1, C1E) need at most a few microseconds."""
+"""Exit latency in microseconds from which on an idle state counts as deep. Shallow states (C1, C1E) need at most a few microseconds."""
 
 
 class _Rule(Struct, frozen=True):
-    """A setting with a value that costs something."""
+    """Kernel setting, with the values that have a disadvantage."""
 
     check: str
     path: str
     is_costly: Callable[[str], bool]
-    """Tells whether a value, without the line's end, costs something."""
+    """Function that returns whether a value, without the line end, has the disadvantage."""
     reason: str
-    """Disadvantage of the value. `{}` stands for the value."""
+    """Description of the disadvantage. `{}` is replaced by the value."""
     fine: str
-    """Text for all other values. `{}` stands for the value."""
+    """Text for all other values. `{}` is replaced by the value."""
     levels: tuple[Level, Level]
-    """Level for a service and for a benchmark."""
+    """Levels of the result: for a service, and for a benchmark."""
     fix: str
-    """Command, up to its undoing. `{}` stands for the path."""
+    """Command that changes the setting, without the part that undoes the change. `{}` is replaced by the path."""
     text: str = ""
-    """Value that `--fix` writes. Empty if a person has to decide."""
+    """Value that `--fix` writes. Empty if a person must decide."""
     name: Callable[[str], str] = lambda text: text
-    """Returns the value to show and to restore."""
+    """Function that returns the value to show and to restore."""
 
 
 def _chosen(text: str) -> str:
-    """Return the word in brackets, as the kernel marks the chosen one of several."""
+    """Return the word in brackets. The kernel marks the current one of several values in this way."""
     found = re.search(r"\[([^]\s]+)\]", text)
     return found[1] if found else text
 
@@ -171,7 +171,7 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the idle states of CPU 0 that are allowed and need long to wake up."""
+    """Check the enabled idle states of CPU 0 that take long to exit."""
     states = []
     for number in range(16):
         name, exit_us, disabled = (
@@ -193,7 +193,7 @@ def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _check_mitigations(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Tell which mitigations of CPU vulnerabilities are on, because they change the cost of system calls and context switches."""
+    """List the enabled mitigations of CPU vulnerabilities, because they change the cost of system calls and context switches."""
     known = [name for name in VULNERABILITIES if (facts.text(name) or "").startswith("Mitigation")]
     if not any(facts.text(name) is not None for name in VULNERABILITIES):
         return

@@ -1,4 +1,4 @@
-"""All checks of a node in order, as a document with stable names and as text."""
+"""All checks of a node in a fixed order, as a document with stable names and as text."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,13 +9,13 @@ from nodeagent.views.wording.columns import break_text
 
 KIND = "NodeCheck"
 VERSION = 1
-"""Version of the document. New fields and checks don't increase it, and fields are never renamed or removed."""
+"""Version of the document. New fields and checks don't increase the version, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
 WIDTH = 80
 _LEVEL_WIDTH, _NAME_WIDTH = 8, 16
-"""Widths of the first two columns. A longer name widens the second one."""
+"""Widths of the first two columns. A longer name widens the second column."""
 _FIX_INDENT = 9
 
 
@@ -54,7 +54,7 @@ def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
-    """Tell whether the agent can work on the node. With `strict`, no warnings or unknown results are allowed, either."""
+    """Return whether the agent can work on the node. With `strict`, warnings and unknown results aren't allowed, either."""
     bad = {Level.FAILURE, Level.WARNING, Level.UNKNOWN} if strict else {Level.FAILURE}
     return all(verdict.level not in bad for verdict in found)
 
@@ -79,7 +79,7 @@ def describe_checks(found: tuple[CheckResult, ...]) -> Document:
 
 
 def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
-    """Format one line per check, or more for a long reason. Fixes stay on one line, however long, for pasting."""
+    """Format one line per check, or several for a long reason. Each fix stays on one line, however long, so that it can be pasted."""
     lines = []
     names = max(_NAME_WIDTH, *(len(check["check"]) for check in document["checks"]))
     indent = _LEVEL_WIDTH + 1 + names + 1

@@ -1,4 +1,4 @@
-"""Checks whether machine and configuration match: SMT, reserved CPUs, huge pages. One function per check; pure."""
+"""Checks that machine and configuration match: SMT, reserved CPUs, huge pages. One function per check, without I/O."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 _SPARE_BYTES = 2**26
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
-"""The kernel's words for the state of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu), made readable."""
+"""Readable names of the kernel's states of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
 _PAGES = "/proc/sys/vm/nr_hugepages"
 _ADD_PAGES = f"echo 512 | sudo tee {_PAGES} # until the next boot; undo: echo 0 | sudo tee {_PAGES}"
 
@@ -50,14 +50,14 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Format a shell command that brings the CPUs online, and its undoing. It is empty without CPUs."""
+    """Format a shell command that brings the CPUs online, and the command that undoes it. Empty without CPUs."""
     if not cpus:
         return ""
     return f"{_format_switch(cpus, 1)} # until the next boot; undo: {_format_switch(cpus, 0)}"
 
 
 def _format_switch(cpus: CpuSet, state: int) -> str:
-    """Format a shell command that writes this state of CPUs. It names consecutive CPUs by `seq`."""
+    """Format a shell command that switches CPUs on or off. It uses `seq` for consecutive CPUs."""
     if len(cpus) == 1:
         return f"echo {state} | sudo tee /{CPUS}/cpu{cpus}/online"
     words = []
@@ -68,7 +68,7 @@ def _format_switch(cpus: CpuSet, state: int) -> str:
 
 
 def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the class of exclusive CPUs, only on machines with several classes of cores."""
+    """Check the core class of exclusive CPUs. Yield nothing on machines with only one class."""
     classes = facts.topology.core_classes
     if len(classes) < 2:
         return
@@ -173,7 +173,7 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
 
 
 def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check who may get the memory of NUMA nodes without CPUs, only on machines that have such nodes."""
+    """Check which pods may get the memory of NUMA nodes without CPUs. Yield nothing on machines without such nodes."""
     name, topology = "memory-only-nodes", facts.topology
     nodes = [node for node in topology.numa if node.id not in topology.nodes]
     if not nodes:
@@ -210,7 +210,7 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _describe_withheld(left: list[int]) -> str:
-    """Describe a reservation of which so many bytes of each node are left for Guaranteed pods."""
+    """Describe the effect of a reservation that leaves `left` bytes of each node for Guaranteed pods."""
     least, most = (-(-max(0, amount) // 2**20) for amount in (min(left), max(left)))
     if not most:
         return "reservedMemory keeps Guaranteed pods off it"
@@ -227,12 +227,14 @@ def _sum_pages(node: NumaNode) -> int:
 
 
 def _find_reservable_bytes(node: NumaNode) -> int:
-    """Return an amount that a node still has after a reboot, when the kernel may find a little less: whole 64 MiB, and 64 MiB less."""
+    """Return an amount that a node still has after a reboot, although the kernel may then find slightly less memory: rounded down to 64
+    MiB, minus 64 MiB.
+    """
     return max(0, (node.memory_bytes - _sum_pages(node) - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
 
 
 def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
-    """Format the settings that reserve the memory of these nodes, besides the memory that is reserved already."""
+    """Format the settings that reserve the memory of these nodes in addition to the memory that is already reserved."""
     assert facts.config is not None
     config = facts.config
     complete = with_machine(config, facts.topology.memory_bytes)

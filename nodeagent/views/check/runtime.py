@@ -1,4 +1,7 @@
-"""Checks of the container runtime behind `nriSocket`. One function per check; pure. Nothing is checked if no runtime is configured."""
+"""Checks of the container runtime behind `nriSocket`, one function per check, without I/O.
+
+Nothing is checked if no runtime is configured.
+"""
 
 from collections.abc import Iterator
 
@@ -8,7 +11,7 @@ from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _MIN_TIMEOUT_MS = 1000
-"""Minimum for a plugin's timeout. A decision is written to disk before the answer, and disks are sometimes slow."""
+"""Minimum of a plugin's timeout in milliseconds. A decision is written to disk before the answer, and disks are sometimes slow."""
 _CONFIG_TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART_COMMAND = "sudo systemctl restart containerd"
 

@@ -7,10 +7,10 @@ from nodeagent.formats.config.containerd_config import NriConfig
 
 
 class PodsApiFacts(Struct, frozen=True):
-    """Answer of kubelet's pods API about a pod that doesn't exist."""
+    """Result of asking kubelet's pods API about a pod that doesn't exist."""
 
     problem: str = ""
-    """Problem with the answer. Empty if the API answered."""
+    """Problem with the API. Empty if the API answered."""
     hint: str = ""
     is_absent: bool = False
     """Whether the socket is missing."""
@@ -29,8 +29,8 @@ class RuntimeFacts(Struct, frozen=True):
     is_hidden: bool = False
     """Whether only root may use the socket."""
     config: NriConfig | None = None
-    """NRI settings of containerd. None without configuration files."""
+    """NRI settings of containerd. None means that there are no configuration files."""
     config_problem: str = ""
-    """Reason why the files can't be read."""
+    """Reason why the configuration files can't be read."""
     pods_api: PodsApiFacts | None = None
-    """Facts about kubelet's pods API. None if the API wasn't asked."""
+    """Facts about kubelet's pods API. None means that the API wasn't asked."""

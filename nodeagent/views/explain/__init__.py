@@ -1,1 +1,1 @@
-"""`nodeagent explain`: a decision as a document and as text, what was missing, and what would help."""
+"""Output of `nodeagent explain`: a decision as a document and as text, with the missing resources and the remedies."""

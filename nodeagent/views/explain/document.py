@@ -1,7 +1,6 @@
-"""An explanation as a document of plain values: the decision, its steps, the missing resources and the remedies.
-docs/explain.md describes it.
+"""Explanation as a document of plain values: the decision, its steps, the missing resources and the remedies. docs/explain.md describes it.
 
-The words for people are in words.py and text.py.
+words.py and text.py have the text for users.
 """
 
 from collections.abc import Iterable
@@ -43,21 +42,21 @@ VERSION = 1
 
 
 class ExplainedPod(Struct, frozen=True):
-    """A pod's decision with all its details."""
+    """Decision on a pod, with all details."""
 
     before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
     """Remedies for a refused pod."""
     entry: PodEntry | None = None
-    """Entry of a pod that the node knows. None means that the decision is a trial of a manifest."""
+    """State's entry of a known pod. None means that the decision is a trial of a manifest."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
-    """Known amounts of a container runtime's pod, with their sources."""
+    """Known amounts of a container runtime's pod, each with its source."""
     refused_resize: Document | None = None
-    """Refused resize of a running pod (views/explain/resizes.py)."""
+    """Refused resize of a running pod, as a document (views/explain/resizes.py)."""
 
 
 class ResizedPod(Struct, frozen=True):
@@ -80,12 +79,12 @@ def describe_explanation(
     Args:
         explained: the pods, in decision order.
         config: the configuration of the decisions.
-        what_if: the node.
+        what_if: the node and its allocations.
         where: a short description of the machine.
-        has_partitions: whether the machine's kernel has partitions below other cgroups (6.7). None means unknown; the
-            document then assumes that it has.
-        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. The cost for
-            n pods is n².
+        has_partitions: whether the machine's kernel has partitions below other cgroups (6.7). None means that this is unknown. The document
+            then assumes that it has.
+        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. The time for n pods grows
+            with n².
     """
     return {
         "configuration": describe_configuration(config),
@@ -203,7 +202,7 @@ def _describe_pod(
 
 
 def _describe_near(explained: ExplainedPod) -> list[Document]:
-    """Describe the devices that a pod prefers to be near, by name. Null means that devices weren't scanned."""
+    """Describe the devices near which a pod prefers its CPUs, by name. Null means that devices weren't scanned."""
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
@@ -230,8 +229,9 @@ def _describe_preferred_class(explained: ExplainedPod) -> Document | None:
 
 
 def _describe_isolation(explained: ExplainedPod, config: Config, has_partitions: bool | None) -> list[Document]:
-    """Describe the partitions or systemd settings that isolate exclusive CPUs from the host. Containers with the same
-    isolation are described together.
+    """Describe the partitions or systemd settings that isolate exclusive CPUs from the host.
+
+    Containers with the same isolation share one description.
     """
     managers, pod, decision = explained.before.managers, explained.trace.pod, explained.trace.decision
     if not isinstance(decision, Admitted):
@@ -264,8 +264,8 @@ def describe_placed_containers(
     Args:
         managers: the managers that decided.
         pod: the pod with defaults applied.
-        containers: the allocations of the decision.
-        promises: the allocations at the described time, including the pod's.
+        containers: the allocations made by the decision.
+        promises: all allocations at the described time, including the pod's.
     """
     reports = {report.name: report for report in containers}
     pool = shared_pool(managers, promises, managers.topology.online)

@@ -1,4 +1,4 @@
-"""Contract of a resource's module in views/explain/resources, and what is missing of all resources on several NUMA nodes."""
+"""Contract of the modules in views/explain/resources, and the total shortage of a request on several NUMA nodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,41 +15,41 @@ from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 FEW_SETS = 3
-"""Largest number of NUMA nodes with the same shortage that are all named."""
+"""Limit up to which all NUMA nodes with the same shortage are named."""
 MOST_NODES = 8
-"""Largest number of NUMA nodes listed one by one: the nodes with the smallest shortages."""
+"""Limit on the NUMA nodes listed one by one. The nodes with the smallest shortages are listed."""
 
 
 class RefusedDecision(Struct, frozen=True):
-    """A refused pod, and the node on which it was refused."""
+    """Refused pod, and the node on which it was refused."""
 
     before: WhatIf
-    """The node with only the resources that the pod may have."""
+    """Node before the decision, with only the resources that the pod may have."""
     trace: Trace
     promises: Promises
-    """Promises at the time of the refusal, including the allocations of the pod's earlier containers."""
+    """Allocations at the time of the refusal, including those of the pod's earlier containers."""
     nodes: tuple[NodeHeadroom, ...]
-    """The NUMA nodes that the pod may have."""
+    """NUMA nodes that the pod may have."""
 
     def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
-        """Return the name of the requester and its demand. A container of None means the pod as a whole."""
+        """Return the name of the container, and its demand. None means the pod as a whole."""
         if container is None:
             return "the pod as a whole", self.trace.demand
         return f"container {container}", next(c for c in self.trace.demand.containers if c.name == container)
 
     def format_class(self) -> str:
-        """Format the required class of cores. Empty without one."""
+        """Format the required class of cores. Empty if the pod requires none."""
         core_class = self.trace.demand.core_class
         return "" if core_class is None else f" on {core_class} cores"
 
     def format_node(self) -> str:
-        """Format the required NUMA node. Empty without one."""
+        """Format the required NUMA node. Empty if the pod requires none."""
         node = self.trace.demand.numa_node
         return "" if node is None else f" on the required NUMA node {node}"
 
 
 class ResourceDemand(Protocol):
-    """Requested amount of a resource, with the fewest NUMA nodes that could provide it on an empty machine."""
+    """Requested amount of a resource, with the minimum number of NUMA nodes that could provide this amount on an empty machine."""
 
     @property
     def name(self) -> str: ...
@@ -61,45 +61,48 @@ class ResourceDemand(Protocol):
     def nodes(self) -> int: ...
 
     def format_amount(self, amount: int) -> str:
-        """Format an amount of the resource."""
+        """Format an amount of the resource with its unit."""
 
     def format_free(self, amount: int) -> str:
         """Format a free amount of the resource."""
 
     def format_missing(self, amount: int) -> str:
-        """Format a missing amount."""
+        """Format a missing amount of the resource."""
 
     def free_on(self, node: NodeHeadroom) -> int:
-        """Return the free amount on a node."""
+        """Return the free amount of the resource on a node."""
 
     def capacity_of(self, node: NodeHeadroom) -> int:
-        """Return the amount on a node when it is empty."""
+        """Return the amount of the resource on an empty node."""
 
     def describe_on(self, node: NodeHeadroom) -> str:
-        """Describe the shortage of a node. Empty if the node has enough for its part, or none of the resource even when empty."""
+        """Describe the shortage on a node.
+
+        Empty if the node has enough for its part, or would have none of the resource even when empty.
+        """
 
 
 class ExplanationView(Struct, frozen=True):
-    """Parts of an explanation that are about one resource. By default, there are none."""
+    """Parts of an explanation about one resource. By default, there are none."""
 
     step: Callable[[AllocationStep], Document | None]
-    """Describes an allocation of the resource. None means that the step is another resource's."""
+    """Function that describes an allocation of the resource. None means that the step is about another resource."""
     explain_step: Callable[[RefusedDecision, AllocationStep], Iterable[str] | None]
-    """Explains why the resource's allocation failed. None means that the step is another resource's."""
+    """Function that explains why the resource's allocation failed. None means that the step is about another resource."""
     event: Callable[[ResourceEvent], Document | None] = lambda _: None
-    """Describes an event before hints."""
+    """Function that describes an event before the hints."""
     headroom: Callable[[NodeHeadroom], Document] = lambda _: {}
-    """Describes the free amounts of a NUMA node."""
+    """Function that describes the free amounts on a NUMA node."""
     demands: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[ResourceDemand]] = lambda _pod, _demand: ()
-    """Returns the requested amounts that NUMA nodes must provide."""
+    """Function that returns the requested amounts that NUMA nodes must provide."""
     requested: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[str]] = lambda _pod, _demand: ()
-    """Formats the requested amounts."""
+    """Function that formats the requested amounts."""
     notes: Callable[[Sequence[ResourceDemand], NodeHeadroom], str] = lambda _demands, _node: ""
-    """Describes why a NUMA node's amounts may be unusable for the request."""
+    """Function that describes why the request may be unable to use a NUMA node's amounts."""
     holders: Callable[[NodeHeadroom], str] = lambda _: ""
-    """Names in brackets the pods that have the amounts of a NUMA node. Empty without any."""
+    """Function that returns, in brackets, the names of the pods that have the amounts of a NUMA node. Empty without such pods."""
     reuse: Callable[[RefusedDecision], Iterable[str]] = lambda _: ()
-    """Describes the amounts of the pod's init containers, which count as free for the pod."""
+    """Function that describes the amounts of the pod's init containers, which count as free for the pod."""
 
 
 def format_node_count(demands: Iterable[ResourceDemand]) -> str:
@@ -114,7 +117,7 @@ def format_node_count(demands: Iterable[ResourceDemand]) -> str:
 
 
 def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe the shortages of all nodes together, or of as many as are needed."""
+    """Describe the shortages of all nodes together, or of as many nodes as the request needs."""
     for demand in demands:
         free = sorted((demand.free_on(node) for node in nodes), reverse=True)
         total, largest = sum(free), sum(free[: demand.nodes])
@@ -133,5 +136,5 @@ def format_other_nodes(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
 
 
 def format_node_sets(sets: Sequence[str]) -> str:
-    """Format sets of nodes with the same result. A few are all named, more are replaced by an example and their number."""
+    """Format sets of NUMA nodes with the same result. A few sets are all named; more are replaced by an example and their number."""
     return " or ".join(sets) if len(sets) <= FEW_SETS else f"{sets[0]} and {len(sets) - 1} more sets"

@@ -1,4 +1,4 @@
-"""The document of a resize, with the fields of every explanation and the changes of the resize."""
+"""Document of a resize, with the fields of every explanation and the changes of the resize."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def describe_resize_changes(one: Resizing) -> Document:
-    """Describe the changes of a resize, and the pods whose end would admit it."""
+    """Describe the changes of a resize, and the pods that would have to end so that the resize is admitted."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
@@ -64,7 +64,7 @@ def describe_resize_changes(one: Resizing) -> Document:
 
 
 def _format_pod_level(pod: Pod, other: Pod) -> str | None:
-    """Format the pod-level resources that differ from another pod's: limits, or requests if only these differ."""
+    """Format the pod-level resources that differ between two pods: the limits, or the requests if only these differ."""
     mine, theirs = pod.resources, other.resources
     if mine is None or theirs is None or mine == theirs:
         return None
@@ -73,11 +73,11 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe a refused resize that was tried again, with the reason for the refusal and the pods whose end admits it.
+    """Describe a refused resize that was tried again, with the reason for the refusal and the pods that would have to end.
 
     Args:
         one: the new trial.
-        is_final: the refusal is final unless a user retries it.
+        is_final: whether the refusal is final unless a user retries the resize.
     """
     answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` tries it again"
     if not isinstance(answer, NotResized):

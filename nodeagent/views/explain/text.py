@@ -1,6 +1,6 @@
-"""The document of `nodeagent explain` as text: the answer, the missing resources, the remedies, the steps of the decision.
+"""Text of `nodeagent explain`, made from the document: the answer, the missing resources, the remedies, the steps of the decision.
 
-The text is legible without colour. Its lines are within the width, unless a single word is longer.
+The text is readable without colour. Its lines are within the width, unless a single word is longer.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -31,7 +31,7 @@ _ANSWERS = {
     "Select": "selects {cpus}",
     "Score": "scores {cpus} with {score}",
 }
-"""Answers of a CPU plugin by extension point."""
+"""Texts for the answers of a CPU plugin, by extension point."""
 _VERDICTS = {
     "wins": "wins",
     "several nodes": "loses: more than a single NUMA node",
@@ -95,7 +95,7 @@ def format_rules(config: Document) -> str:
 
 
 def list_enabled(options: Document) -> list[str]:
-    """Return the names of the enabled options. Booleans have the spellings of Go's strconv.ParseBool."""
+    """Return the names of the enabled options. Booleans are recognized as in Go's strconv.ParseBool."""
     return [name for name, value in options.items() if value in ("1", "t", "T", "TRUE", "true", "True")]
 
 
@@ -310,12 +310,12 @@ def _format_merge_result(step: Document, config: Document) -> str:
 
 
 def _has_no_preference(step: Document) -> bool:
-    """Tell whether no resource prefers any NUMA nodes."""
+    """Return whether no resource prefers any NUMA nodes."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
 def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Group the sets of NUMA nodes by their cells of the table."""
+    """Group the sets of NUMA nodes that have equal cells in the table."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))
@@ -361,7 +361,7 @@ def _format_choices(
 
 
 def _format_answers(step: Document, inner: str, width: int) -> Iterator[str]:
-    """Format the answers of the CPU plugins."""
+    """Format the answers of the CPU plugins, one per line."""
     rows = []
     for answer in step.get("answers", ()):
         text = _ANSWERS[answer["point"]].format(cpus=answer["cpus"] or "nothing", score=answer["score"])

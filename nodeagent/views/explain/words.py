@@ -1,4 +1,4 @@
-"""Sentences about a refusal: the resources missing on each NUMA node, and the remedies. The layout is in text.py."""
+"""Sentences about a refusal: the resources missing on each NUMA node, and the remedies. text.py has the layout."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -31,7 +31,7 @@ from nodeagent.views.explain.resources.memory import explain_unread
 from nodeagent.views.wording.words import format_bytes, format_count
 
 _MOST_ENDED = 8
-"""Number of pods to end that are named."""
+"""Limit on the named pods that would have to end."""
 
 
 def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
@@ -99,7 +99,7 @@ def _format_amount(resource: str, amount: int) -> str:
 
 
 def _explain_budget(trace: Trace) -> Iterator[str]:
-    """Compare the pod-level amounts with the exclusive amounts of the containers."""
+    """Compare the pod-level amounts with the exclusive amounts that the containers request."""
     demand = trace.demand
     unread = list(explain_unread(trace))
     if unread:
@@ -160,7 +160,7 @@ def _explain_merge(refused: RefusedDecision, merge: MergeTrace) -> Iterator[str]
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Describe each extended resource with too few free devices, or with free devices on too many NUMA nodes."""
+    """Describe each extended resource with too few free devices, or whose free devices are on too many NUMA nodes."""
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
         offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]

@@ -1,1 +1,1 @@
-"""Pods' holdings as shown to users: one module for each resource, and by_resource.py, which combines all of them."""
+"""Allocations of pods as shown to users: one module for each resource, and by_resource.py, which combines them."""

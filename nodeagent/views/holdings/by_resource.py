@@ -1,4 +1,4 @@
-"""The fields of all resources together. A resource without its own module is described in its own words (`ResourceKind.describe`)."""
+"""Fields of all resources together. A resource without its own module is described by its kind (`ResourceKind.describe`)."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ VIEWS: tuple[HoldingView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW, claims.VI
 
 
 def promised_fields(held: PodPromises, container: str) -> Document:
-    """Describe a container's holdings for the part `promised` of its document."""
+    """Describe a container's allocations for the part `promised` of its document."""
     return _merge_documents(view.promised(held, container) for view in VIEWS)
 
 
@@ -25,7 +25,7 @@ def container_fields(shown: NodeView, held: PodPromises, container: str) -> Docu
 
 
 def pod_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod's holdings for `inspect`."""
+    """Describe a pod's allocations for `inspect`."""
     return _merge_documents(view.pod(pod, held) for view in VIEWS)
 
 
@@ -35,14 +35,14 @@ def node_fields(shown: NodeView) -> Document:
 
 
 def decided_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod's holdings after a decision, for `explain` and `simulate`."""
+    """Describe a pod's allocations after a decision, for `explain` and `simulate`."""
     further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     fields = _merge_documents(view.decided_pod(pod, held) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def resized_fields(before: PodPromises, was: Container, after: PodPromises, now: Container) -> Document:
-    """Describe a container's holdings after a resize. Fields that end in `Before` describe its holdings before the resize."""
+    """Describe a container's allocations after a resize. Fields that end in `Before` have the allocations before the resize."""
     old = _merge_documents(view.resized(before, was) for view in VIEWS)
     return _merge_documents(view.resized(after, now) for view in VIEWS) | {
         f"{name}Before": value for name, value in old.items()

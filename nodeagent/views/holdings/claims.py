@@ -1,4 +1,4 @@
-"""Shows the allocations of resource claims, as documents and as a line for each claim."""
+"""Allocations of resource claims, as documents and as one line for each claim."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
 
 
 def format_claim(claim: Document) -> str:
-    """Format a claim's allocation, request by request. CPUs are shown by number and other devices by name."""
+    """Format a claim's allocation, ordered by request. CPUs are shown by number, and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)

@@ -1,4 +1,4 @@
-"""Shows exclusive CPUs of a container, of a pod as a whole, and of the node."""
+"""Exclusive CPUs of a container, of a pod as a whole, and of the node, as documents and text."""
 
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.pod import Container, Pod
@@ -9,7 +9,7 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def format_place(held: PodPromises, container: Container) -> str:
-    """Format a container's name with its CPUs."""
+    """Format a container's name together with its CPUs."""
     own = held.of(CpuHoldings).own_set(container.name)
     if own is None:
         return f"{container.name} shared"

@@ -17,19 +17,19 @@ def _no_fields(*_: object) -> Document:
 
 
 class HoldingView(Struct, frozen=True):
-    """Fields that one resource adds. By default it adds none."""
+    """Fields that one resource adds to documents. By default, there are none."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
-    """Fields of a container in the part `promised` of `inspect`."""
+    """Function that returns the fields of a container in the part `promised` of `inspect`."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
     """Function that returns further fields of a container in `inspect`."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """Fields of a pod in `inspect`."""
+    """Function that returns fields of a pod in `inspect`."""
     node: Callable[[NodeView], Document] = _no_fields
-    """Fields of the node in `inspect`."""
+    """Function that returns fields of the node in `inspect`."""
     decided_pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """Fields of a pod after a decision, in `explain` and `simulate`."""
+    """Function that returns fields of a pod after a decision, in `explain` and `simulate`."""
     resized: Callable[[PodPromises, Container], Document] = _no_fields
-    """Fields of a resized container, in `explain` and `simulate`."""
+    """Function that returns fields of a resized container, in `explain` and `simulate`."""
     freed: Callable[[PodPromises], Document] = _no_fields
-    """Fields about the resources that become free when a pod ends, in `release`."""
+    """Function that returns fields about the resources that become free when a pod ends, in `release`."""

@@ -1,4 +1,4 @@
-"""Shows memory and huge pages that are allocated from NUMA nodes."""
+"""Memory and huge pages that are allocated from NUMA nodes, as documents and text."""
 
 from nodeagent.core.model.idset import NumaSet
 from nodeagent.core.model.pod import Container

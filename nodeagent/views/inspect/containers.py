@@ -1,4 +1,4 @@
-"""One container of an inspection: its state, its allocation, its effective CPUs and memory, and the reason for shared CPUs."""
+"""One container in `nodeagent inspect`: its state, its allocation, its effective CPUs and memory, and the reason for shared CPUs."""
 
 from typing import Any
 
@@ -34,18 +34,18 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """A container with its observed state."""
+    """Container with its observed state."""
 
     view: NodeView
     entry: PodEntry
     container: Container
     status: ContainerStatus
     desired: DesiredCgroup | None
-    """Desired values of the cgroup. None if the agent wants no such cgroup, or if cgroups were not observed."""
+    """Desired values of the cgroup. None means that the agent wants no such cgroup, or that cgroups were not observed."""
     is_different: bool
     """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
-    """Isolation of the container's exclusive CPUs from the host. None if the container has no isolated CPUs."""
+    """Isolation of the container's exclusive CPUs from the host. None means that the container has no isolated CPUs."""
 
     @property
     def path(self) -> str:
@@ -73,17 +73,17 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def cpuset(self) -> ObservedCgroup | None:
-        """Observed cgroup whose cpuset applies to the container's cgroup, if that exists."""
+        """Return the observed cgroup whose cpuset applies to the container's cgroup. None means that there is no such cgroup."""
         return None if self.cgroup is None else (self.view.observed.cgroups or {}).get(cpuset_path(self.path))
 
     @property
     def process_settings(self) -> ProcessSettings:
-        """Settings of the container's process at its next start."""
+        """Return the settings of the container's process at its next start."""
         return self.entry.pod.resolve_process(self.view.node.config.profiles)
 
     @property
     def process_count(self) -> int | None:
-        """Number of the container's processes. None means unknown."""
+        """Return the number of the container's processes. None means that it is unknown."""
         if self.view.observed.cgroups is None:
             return None
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
@@ -134,7 +134,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
 
 
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the cpuset partition of the container or its pod. None means that neither is a partition."""
+    """Return the type of the cpuset partition of the container or its pod. None means that neither is a partition."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         cgroup = cgroups.get(path)
@@ -145,8 +145,9 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
 
 
 def describe_kernel_values(observed: ObservedCgroup, cpuset: ObservedCgroup | None) -> Document:
-    """Describe the kernel's values of a cgroup, with the CPUs and memory nodes of the cgroup whose cpuset applies to it. Null means that
-    the controller is not enabled.
+    """Describe the values of a cgroup in the kernel, with the CPUs and memory nodes of the cgroup whose cpuset applies to it.
+
+    Null means that the controller isn't enabled.
     """
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
@@ -180,7 +181,7 @@ def _describe_exit(ended: Exit | None) -> Document | None:
 
 
 def _describe_state(observed: ContainerView) -> Document:
-    """Describe the state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
+    """Describe the container's state: Waiting, Running, Exited, Unknown, or Open for a container without a command."""
     name, reason = _find_state(observed)
     status = observed.status
     next_start_ms = None
@@ -224,7 +225,7 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
-    """Return the state of the systemd unit. An inactive unit has no processes."""
+    """Return the state of the systemd unit, and a reason or None. An inactive unit has no processes."""
     if observed.view.observed.cgroups is None:
         return "Unknown", None
     if observed.cgroup is None:
@@ -235,7 +236,7 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Tell whether the container runs. If cgroups were not observed, the launcher's report counts. None means unknown."""
+    """Return whether the container runs. If cgroups were not observed, the launcher's report is used. None means that it is unknown."""
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated
@@ -245,7 +246,7 @@ def _is_running(observed: ContainerView) -> bool | None:
 
 
 def _waits_for_init(observed: ContainerView) -> bool:
-    """Tell whether an earlier init container or sidecar isn't done yet."""
+    """Return whether an earlier init container has not finished, or an earlier sidecar has not started."""
     for container, status in observed.entry.pairs():
         if container.name == observed.container.name:
             return False
@@ -309,7 +310,7 @@ def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | 
 
 
 def _list_missing_isolation(observed: ContainerView, level: Isolation | None) -> list[str]:
-    """Describe each requested isolation from the host that is not in effect, with the reason."""
+    """Describe each requested isolation from the host that isn't in effect, with the reason."""
     if level is None:
         return []
     pod, config, kernel = observed.entry.pod, observed.view.node.config, observed.view.kernel

@@ -1,4 +1,4 @@
-"""Differences between desired and observed cgroups, whether or not the agent can correct them."""
+"""Differences between desired and observed cgroups, including those that the agent can't correct."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,22 +18,23 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, format_value
 
 CPUS_ALLOWED = "Cpus_allowed_list"
-"""Allowed CPUs of threads, in /proc/PID/task/*/status."""
+"""File name for the allowed CPUs of threads, a field of /proc/PID/task/*/status."""
 
 
 class Difference(Struct, frozen=True):
     path: str
     """Path of the cgroup, relative to the pods' cgroup."""
     file: str | None
-    """Name of the file. None for the cgroup itself."""
+    """Name of the cgroup file. None means the cgroup itself."""
     promised: str
     found: str | None
-    """Value in the file. None if the file doesn't exist."""
+    """Observed value. None means that the file doesn't exist."""
 
 
 def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
-    """Compare the cgroups with the desired ones. If the plan writes a file twice (freeze, move, thaw), the final value
-    counts.
+    """Compare the observed cgroups with the desired ones.
+
+    If the plan writes a file twice (freeze, move, thaw), the final value is compared.
 
     Args:
         plan: the result of `diff(desired, observed)`.
@@ -76,9 +77,7 @@ def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Obs
 
 
 def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
-    """Yield the effective values of the kernel that differ from the desired ones, for instance because a parent cgroup
-    grants fewer CPUs.
-    """
+    """Yield the effective values that differ from the desired values, for instance because a parent cgroup grants fewer CPUs."""
     mems = want.get(Attribute.CPUSET_MEMS)
     if there.cpus_effective is not None and there.cpus_effective != want.cpus():
         yield Difference(want.path, EFFECTIVE_CPUS, str(want.cpus()), str(there.cpus_effective))
@@ -94,5 +93,5 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
 
 
 def _format_value(value: Value) -> str:
-    """Format a value as the kernel does. An empty set, which the kernel may have, is an empty text."""
+    """Format a value as the kernel does. An empty set is an empty text."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else format_value(value)

@@ -1,7 +1,7 @@
-"""The document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
+"""Document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
 
-The same input has the same output. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and
-NUMA nodes have the kernel's notation.
+The output depends only on the input. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and NUMA nodes have the
+kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,31 +28,31 @@ from nodeagent.views.wording.cpu_places import Places
 from nodeagent.views.wording.refusal_advice import advise_next_step
 
 VERSION = 1
-"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+"""Version of the document. New fields don't increase the version, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Parts of the summary that need attention."""
+"""Fields of the summary that count things which need attention."""
 
 
 class NodeVerdict(StrEnum):
-    """Whether a node, or the shown pods of it, are as they should be."""
+    """Verdict on a node, or on the pods shown: whether anything needs attention."""
 
     HEALTHY = "healthy"
     WRONG = "wrong"
     AGENT_AWAY = "agentAway"
-    """No agent answers. A copy has the saved state only."""
+    """Verdict that no agent answers. In a copy of a node, it means that only the saved state is known."""
     REFUSED = "refused"
-    """A pod that was asked for by its name is refused."""
+    """Verdict that a pod which the user has named is refused."""
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
     """Describe the node, its pods, and the differences from the desired cgroups.
 
     Args:
-        view: the state of the node with its observation.
-        pod_uids: the pods to show with their differences. None means all.
+        view: the state of the node, with the observed cgroups.
+        pod_uids: UIDs of the pods to show with their differences. None means all pods.
     """
     if pod_uids is not None:
         view = _narrow(view, pod_uids)
@@ -103,7 +103,7 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
 
 
 def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
-    """Return the view without all other pods and their cgroups. What these pods hold stays."""
+    """Return the view without all other pods and their cgroups. The allocations of these other pods stay in the state."""
     entries = tuple(entry for entry in view.state.entries if entry.pod.uid in pod_uids)
     others = (entry for entry in view.state.entries if entry.pod.uid not in pod_uids)
     gone = {path for entry in others for path, _ in _owners_by_path(entry)}
@@ -115,9 +115,7 @@ def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
 
 
 def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, tuple[Difference, ...]]:
-    """Return the desired cgroups, the plan that would establish them, and all differences. All are empty if cgroups were
-    not observed.
-    """
+    """Return the desired cgroups, the plan that would produce them, and all differences. All are empty if cgroups were not observed."""
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
@@ -282,7 +280,7 @@ def _describe_pod(
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
-    """Describe a pod's unmet request, with the reason and the events that let the agent retry it."""
+    """Describe a pod's unmet request, with the reason and the events that cause another try."""
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None

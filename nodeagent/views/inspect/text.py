@@ -1,6 +1,6 @@
-"""The document of `nodeagent inspect` as text: the node, then the pods, and everything that needs attention at the end.
+"""Text of `nodeagent inspect`, made from the document: the node, then the pods, and finally everything that needs attention.
 
-The text is legible without colour, and its lines are within the width.
+The text is readable without colour, and its lines are within the width.
 """
 
 import re
@@ -37,7 +37,7 @@ _ATTENTION = re.compile(
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,
 )
-"""Words to colour. They have capital letters or a fixed context, because these can't be a pod's or container's name."""
+"""Pattern of words to colour. They have capital letters or a fixed context, because these can't be the name of a pod or container."""
 
 
 def render(
@@ -51,8 +51,8 @@ def render(
     Args:
         document: the result of `inspect_node`.
         width: number of columns.
-        name_user: returns the name of a user ID.
-        format_time: returns a time as text, of milliseconds since the epoch.
+        name_user: function that returns the name of a user ID.
+        format_time: function that formats a time, given in milliseconds since the epoch.
     """
     reservations = []
     if document["node"]["reservations"]:
@@ -65,12 +65,12 @@ def render(
 
 
 def add_colours(text: str) -> str:
-    """Colour what needs attention: refusals, repeated failures, degraded containers. Positions of characters don't change."""
+    """Colour words that need attention: refusals, repeated failures, degraded containers. The positions of characters don't change."""
     return _ATTENTION.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format all values of the document's pods, for one pod or a few."""
+    """Format all values of the document's pods. This is for one pod or a few."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]
@@ -88,7 +88,7 @@ def render_wide(document: Document) -> str:
 
 
 def format_health(document: Document) -> str:
-    """Format the verdict in one line, with the number of each thing that is wrong."""
+    """Format the verdict in one line, with the counts of everything that needs attention."""
     summary, agent = document["summary"], document["node"]["agent"]
     words = {
         "problems": ("problem", "problems"),
@@ -146,7 +146,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
 
 
 def _format_agent(node: Document) -> str:
-    """Describe whether the agent runs, or ran at the time of a copy."""
+    """Describe whether the agent runs, or for a copy of a node, whether the agent ran at that time."""
     agent = node["agent"]
     if not agent["known"]:
         return "the capture has no agent"
@@ -211,7 +211,7 @@ def _format_row(container: Document, document: Document) -> tuple[str, ...]:
 
 
 def _format_former_cpus(container: Document) -> str:
-    """Format the former CPUs of a finished container, which other containers may have by now."""
+    """Format the former CPUs of a finished container. Other containers may have these CPUs now."""
     return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
 
 
@@ -255,7 +255,7 @@ def _format_phase(pod: Document, at_ms: int) -> str:
 
 
 def _format_attention(document: Document, width: int | None) -> list[str]:
-    """List all problems with advice, and at the end the verdict on differences."""
+    """List all problems with advice, followed by the verdict on differences."""
     problems = document["node"]["problems"]
     sections = [
         *_format_noticeable_pods(document, width),
@@ -273,7 +273,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """List the pods that need attention, if they are hard to find in a long listing."""
+    """List the pods that need attention, if they are hard to find in a long list."""
     if len(document["pods"]) <= _SHORT_LISTING:
         return
     found = []

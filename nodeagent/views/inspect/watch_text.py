@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift, problems, and a scrollable table of containers.
 
-No line is longer than the width or has terminal control sequences.
+No line is longer than the width or contains terminal control sequences.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from nodeagent.views.wording.words import format_count, format_readable_bytes, f
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
-"""Columns to sort by, by key."""
+"""Columns by which the table can be sorted, by the key to press."""
 KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _BAR_STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_BAR_STEPS = "0123456789"
@@ -28,7 +28,7 @@ _ALIGNED = "<<<>>><"
 _CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 10))
 """Columns and the widths to which they are cut, in this order, until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
-"""Minimum load per CPU that is shown. Reading two counters one after the other may cause a smaller difference."""
+"""Minimum load per CPU that is shown, in percent. Two counters are read one after the other, which may cause smaller differences."""
 
 
 class Poll(Struct, frozen=True):
@@ -39,12 +39,13 @@ class Poll(Struct, frozen=True):
     sample: UsageSample
     rates: Rates = NO_RATES
     cost_ms: int | None = None
-    """Duration of the previous poll."""
+    """Duration of the previous poll in milliseconds."""
     problem: str | None = None
     """Reason why no newer data is available."""
     interference: Document | str | None = None
-    """Document of foreign tasks on exclusive CPUs since the previous poll, or the reason why it is unknown. None means
-    that it was not requested.
+    """Document of foreign tasks on exclusive CPUs since the previous poll, or the reason why it is unknown.
+
+    None means that it wasn't requested.
     """
 
 
@@ -55,7 +56,7 @@ class DisplaySettings(Struct, frozen=True):
     height: int | None = None
     """Number of lines. None means that every row is shown."""
     offset: int = 0
-    """Number of scrolled rows of the table."""
+    """Number of table rows that are scrolled out of view."""
     sort: str = "name"
     is_utf8: bool = True
 
@@ -63,9 +64,9 @@ class DisplaySettings(Struct, frozen=True):
 class Frame(Struct, frozen=True):
     lines: tuple[str, ...]
     heading: int
-    """Index of the table's heading."""
+    """Index of the line with the table's heading."""
     offset: int
-    """Offset of the view, limited by the number of rows."""
+    """Number of scrolled rows, limited by the number of rows."""
     page: int
     """Number of visible rows."""
 
@@ -210,7 +211,7 @@ def _format_interference(look: Poll) -> list[str]:
 
 
 def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Return the values to sort by (CPU time, throttling and remote memory), and the cells."""
+    """Return the values for sorting (CPU time, throttling and remote memory), and the cells."""
     there = container["effective"] or {}
     rate = look.rates.containers.get(container["cgroup"], NO_RATE)
     usage = look.sample.containers.get(container["cgroup"])
@@ -232,9 +233,7 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
 
 
 def _compute_foreign_load(container: Document, look: Poll) -> int:
-    """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means negligible or
-    unknown.
-    """
+    """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means that it is negligible or unknown."""
     own = CpuSet.parse(container["promised"]["cpus"] or "")
     runs = container["state"]["name"] in {"Running", "Open"}
     is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)
@@ -251,7 +250,7 @@ def _compute_foreign_load(container: Document, look: Poll) -> int:
 
 
 def _format_table(rows: list[tuple[str, ...]], width: int) -> list[str]:
-    """Format one line per row. Texts that are too long are cut, numbers are not.
+    """Format one line per row. Texts that are too long are cut, but numbers are not.
 
     Names are cut in the middle, because the names of a workload's pods often differ only at their ends.
     """

@@ -11,7 +11,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class ExclusiveCpus(Struct, frozen=True):
-    """CPUs that only some containers of a pod, usually one, may use."""
+    """CPUs that only one owner may use: usually one container, or several containers of one pod."""
 
     pod: str
     uid: str
@@ -19,13 +19,13 @@ class ExclusiveCpus(Struct, frozen=True):
     cpus: CpuSet
     """Online CPUs."""
     cgroups: tuple[str, ...]
-    """Cgroups of all the pod's containers that may use one of these CPUs, below the pods' cgroup."""
+    """Paths, below the pods' cgroup, of the pod's cgroups whose containers may use one of these CPUs."""
     devices: tuple[str, ...] = ()
-    """Devices whose interrupts these containers requested on their CPUs."""
+    """Devices whose interrupts these containers have requested on their CPUs."""
 
 
 def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
-    """Return the owners of exclusive CPUs in the order of the pods. `uids` has the pods to look at; None means all."""
+    """Return the owners of exclusive CPUs, in the order of the pods. `uids` has the UIDs of the pods to include; None means all."""
     return tuple(
         owner
         for entry in view.state.entries
@@ -35,8 +35,9 @@ def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) ->
 
 
 def _find_owners(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
-    """Yield the owners in a pod. Containers with overlapping CPUs, such as an init container and its successors, are
-    one owner.
+    """Yield the owners of exclusive CPUs in a pod.
+
+    Containers with overlapping CPUs, such as an init container and its successors, are one owner.
     """
     names: dict[CpuSet, list[str]] = {}
     for container in entry.pod.containers:

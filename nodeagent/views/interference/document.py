@@ -1,8 +1,8 @@
-"""Foreign tasks and interrupts on exclusive CPUs as a document with stable names, sorted by time.
+"""Document of foreign tasks and interrupts on exclusive CPUs, with stable names and sorted by time.
 
-A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. Its descendants
-belong to the owner, too, even if they ended before they were seen. A task that was already exiting when counting
-began is left out: no cgroup lists it any more, and it only has to leave the CPU.
+A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. The task's descendants belong to the
+owner, too, even if they exited before they were seen. A task that was already exiting when counting began is left out. No cgroup lists such
+a task any more, and it will soon leave the CPU.
 """
 
 from collections import defaultdict
@@ -19,23 +19,23 @@ from nodeagent.views.interference.cpu_owners import ExclusiveCpus, find_exclusiv
 
 KIND = "Interference"
 VERSION = 1
-"""Version of the document. New fields don't increase it, and fields are never renamed or removed."""
+"""Version of the document. New fields don't increase the version, and fields are never renamed or removed."""
 
 Document = dict[str, Any]
 
 
 class Observations(Struct, frozen=True):
-    """Observations of tasks and interrupts in addition to the kernel's counters."""
+    """Observations of tasks and interrupts, in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """Tasks seen in each cgroup before or after the measurement."""
+    """IDs of the tasks seen in each cgroup before or after the measurement."""
     threads: Mapping[int, HostThread]
-    """Tasks that had not ended, by ID."""
+    """Tasks that had not exited, by ID."""
     running: Mapping[int, tuple[int, ...]]
-    """Tasks that ran at the end, by CPU. Needed for CPUs without a task switch."""
+    """IDs of the tasks that ran at the end, by CPU. They are needed for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
-    """Processes that don't count: the command, its pipeline, its shell and session (D12)."""
+    """Pids of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""
     interrupts_by_device: Mapping[str, frozenset[int]] = {}
     """Interrupts by device, for devices requested by containers."""
 
@@ -45,7 +45,7 @@ def describe_interference(
 ) -> Document:
     """Describe the counted tasks and interrupts.
 
-    CPUs that were allocated or released in the meantime are left out, because tasks of both owners ran there.
+    CPUs that were allocated or released during the measurement are left out, because tasks of both owners ran there.
 
     Args:
         view: the node after the measurement.
@@ -86,7 +86,7 @@ def describe_idle_node() -> Document:
 
 
 def is_alone(document: Mapping[str, Any]) -> bool:
-    """Tell whether only the owners ran on exclusive CPUs, apart from tasks and interrupts that can't run elsewhere."""
+    """Return whether only the owners ran on exclusive CPUs, apart from tasks and interrupts that can't run on other CPUs."""
     return bool(document["alone"])
 
 
@@ -121,7 +121,7 @@ def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, conta
 def _describe_tasks(
     runs: Iterable[TaskRun], elapsed_ns: int, seen: Observations, containers: Mapping[str, str]
 ) -> list[Document]:
-    """Describe tasks by name and origin, because a program that is started repeatedly has many tasks."""
+    """Describe tasks, grouped by name and origin, because a program that is started repeatedly has many tasks."""
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
     for run in runs:
         thread = seen.threads.get(run.task)
@@ -143,9 +143,7 @@ def _describe_tasks(
 
 
 def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return the kind of a task and its origin: the container, or a host process's cgroup. `containers` has each
-    container by its cgroup.
-    """
+    """Return the kind of a task and its origin: the container, or the cgroup of a host process. `containers` maps cgroups to containers."""
     if thread is None:
         return "ended", None
     if thread.is_kernel_thread:
@@ -158,7 +156,7 @@ def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tup
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
-    """Tell whether a task or interrupt could run elsewhere and wasn't requested by the owner."""
+    """Return whether a task or interrupt could run on other CPUs and wasn't requested by the owner."""
     return one["movable"] is not False and not one.get("claimed", False)
 
 
@@ -200,6 +198,6 @@ def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Docume
 
 
 def _sum_foreign_us(owner: Document) -> int:
-    """Return the total time of foreign tasks and interrupts. -1 means that there are none."""
+    """Return the total time of foreign tasks and interrupts in microseconds. -1 means that there are none."""
     foreign = [one["microseconds"] for one in (*owner["tasks"], *owner["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

@@ -1,4 +1,4 @@
-"""The document of `nodeagent interference` as text: a table of foreign tasks and interrupts for each owner of exclusive CPUs."""
+"""Text of `nodeagent interference`, made from the document: a table of foreign tasks and interrupts for each owner of exclusive CPUs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _NOT_ALONE = "NOT ALONE"
 
 
 def render_interference(document: Document, width: int | None = WIDTH, *, coloured: bool = False) -> str:
-    """Format a table for each owner, in the order of the document, or a line if nothing else ran there."""
+    """Format a table for each owner, in the order of the document. If nothing else ran on the owner's CPUs, format one line."""
     if not document["cpus"] and not document["changed"]:
         return "No pod has exclusive CPUs.\n"
     paragraphs: list[list[str]] = []

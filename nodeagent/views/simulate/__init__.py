@@ -1,1 +1,1 @@
-"""`nodeagent simulate`: decisions on pods and scenarios for a node that may not exist, as documents and as text."""
+"""Output of `nodeagent simulate`: decisions on pods and scenarios for a node that may not exist, as documents and as text."""

@@ -1,6 +1,4 @@
-"""Consecutive decisions on pods, as a document: decisions, final placement, remaining resources. docs/simulate.md
-describes it.
-"""
+"""Document of consecutive decisions on pods: decisions, final placement, remaining resources. docs/simulate.md describes it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,19 +30,19 @@ VERSION = 1
 
 
 class Simulation(Struct, frozen=True):
-    """Decisions on pods of one node."""
+    """Decisions on the pods of one node."""
 
     config: Config
     source: str
-    """Name of the configuration."""
+    """Name of the configuration's file."""
     before: WhatIf
     after: WhatIf
     decisions: tuple[tuple[Pod, Admitted | Refused | NotResized], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
-    """Pods whose copies the capacity counts."""
+    """Pods for which the simulation counts how many copies fit."""
     ended: tuple[Pod, ...] = ()
-    """Pods of the node that are replaced."""
+    """Pods of the node that the simulated pods replace."""
     resizes: tuple[Resizing, ...] = ()
     """Decisions that resize running pods."""
 
@@ -54,7 +52,7 @@ def describe_run(run: Simulation, where: str) -> Document:
 
     Args:
         run: the decisions.
-        where: a short description of the machine.
+        where: short description of the machine.
     """
     found, capacity = run.capacity, None
     if found is not None:
@@ -104,7 +102,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
 
 
 def _remove_shared_cpus(pod: Document) -> Document:
-    """Return the decision without the CPUs of shared containers, which differ with the shared pool."""
+    """Return the decision without the CPUs of containers in the shared pool, because these change with the pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 
@@ -137,7 +135,7 @@ def _describe_side(run: Simulation) -> Document:
 
 
 def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Tell for each pod whether a later pod replaces it."""
+    """Return for each pod whether a later pod replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
@@ -147,8 +145,8 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Return the remaining resources of each NUMA node, the number of free CPUs, and the size of the largest container
-    that fits on one node.
+    """Return the remaining resources of each NUMA node, the number of free CPUs, and the size in CPUs of the largest container that fits on
+    one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     nodes = [{**describe_headroom(node), "fragmentationPercent": measure_fragmentation(node)} for node in left]
@@ -156,8 +154,9 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
 
 
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
-    """Describe a decision. The containers have their placement at the end of the simulation, or their decided placement if the pod is
-    replaced.
+    """Describe a decision.
+
+    The containers have their placement at the end of the simulation. If the pod is replaced, they have the decided placement.
     """
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING

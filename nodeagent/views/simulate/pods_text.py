@@ -1,4 +1,4 @@
-"""A simulation as text: the placement of admitted pods, the refused pods, and the remaining resources of each NUMA node."""
+"""Text of a simulation: the placement of admitted pods, the refused pods, and the remaining resources of each NUMA node."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def render_run(document: Document, width: int = WIDTH) -> str:
 
 
 def render_comparison(document: Document, width: int = WIDTH) -> str:
-    """Format two runs side by side, with differences marked by *."""
+    """Format two runs side by side. Differences are marked by *."""
     one, other = document["sides"]
     rows = [
         ["", one["configuration"]["file"], other["configuration"]["file"]],
@@ -80,7 +80,7 @@ def _format_share(side: Document) -> str:
 
 
 def _count_remaining_pods(side: Document) -> int:
-    """Count the pods that are not replaced by a later one."""
+    """Count the pods that no later pod replaces."""
     return len(side["pods"]) - int(side["summary"]["replaced"])
 
 
@@ -149,7 +149,7 @@ def _format_pods(document: Document, width: int) -> Iterator[str]:
 
 
 def _format_devices(pod: Document) -> Iterator[str]:
-    """Yield the devices and claims of each container of a pod."""
+    """Yield the devices and claims of each container of a pod, as text."""
     claims = pod.get("claims", ())
     own = {claim["claim"] for claim in claims}
     devices: dict[str, list[str]] = {}
@@ -166,7 +166,7 @@ def _format_devices(pod: Document) -> Iterator[str]:
 
 
 def _format_replaced_pods(side: Document, width: int) -> Iterator[str]:
-    """Yield the node's pods that other pods replace."""
+    """Yield the node's pods that simulated pods replace."""
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MAX_ENDED} more (-o json has all)"] if len(names) > _MAX_ENDED else []

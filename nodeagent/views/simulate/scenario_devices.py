@@ -1,7 +1,7 @@
-"""The devices of a replayed scenario: what kubelet knows of each plugin's devices, and its file kubelet_internal_checkpoint.
+"""Devices of a replayed scenario: kubelet's knowledge of each plugin's devices, and its file kubelet_internal_checkpoint.
 
-Decisions are not here. This module has only the events between them: plugins that register, list devices and end, and kubelet's own
-restarts. A plugin answers by its rules, at once.
+This module makes no decisions. It only has the events between decisions: plugins that register, list devices and disconnect, and kubelet's
+own restarts. A plugin answers at once, by the scenario's rules.
 """
 
 import json
@@ -23,12 +23,12 @@ from nodeagent.formats.scenario.scenario import ABSENT, AFTER, Document, Scenari
 from nodeagent.formats.wire.device_plugins import encode_answer
 
 GRACE_SECONDS = 300
-"""Time after which kubelet forgets the resource of a plugin that is gone (endpointStopGracePeriod)."""
+"""Time in seconds after which kubelet forgets the resource of a disconnected plugin (endpointStopGracePeriod)."""
 _FAILED = "rpc error: code = Unknown desc ="
 
 
 class _RuledPlugin:
-    """A plugin that answers by rules. Implements `DevicePlugin` (core/resources/devices/plugins.py)."""
+    """Plugin that answers by the scenario's rules. Implements `DevicePlugin` (core/resources/devices/plugins.py)."""
 
     def __init__(self, resource: str, given: ScenarioPlugin, calls: list[Document]) -> None:
         self.resource = resource
@@ -64,21 +64,21 @@ class _RuledPlugin:
 
 
 class _KnownResource(Struct, frozen=True):
-    """Resource that kubelet knows."""
+    """Extended resource known to kubelet."""
 
     pool: DevicePool
     stopped_at: int | None = None
-    """Time at which the plugin's connection has ended. None means that it is connected."""
+    """Time at which the plugin disconnected. None means that the plugin is connected."""
 
 
 class ScenarioDevices:
-    """The plugins of a scenario, and kubelet's knowledge of them."""
+    """Device plugins of a scenario, and kubelet's knowledge of them."""
 
     def __init__(self, scenario: Scenario, text: str | None) -> None:
         self.text = text
-        """Text of the file. None means that there is no file."""
+        """Text of kubelet's checkpoint file. None means that there is no file."""
         self.calls: list[Document] = []
-        """Calls of plugins in the current step."""
+        """Calls to plugins in the current step."""
         self._unnamed = 0
         self._plugins = {name: _RuledPlugin(name, given, self.calls) for name, given in scenario.plugins or ()}
         self._known: dict[str, _KnownResource] = {}
@@ -89,7 +89,7 @@ class ScenarioDevices:
         return tuple(known.pool for _, known in sorted(self._known.items()))
 
     def load(self) -> Mapping[str, DeviceHoldings]:
-        """Read the file as kubelet does at its start. Return the devices of each pod. A damaged file counts as missing."""
+        """Read the file as kubelet does at its start, and return the devices of each pod. A damaged file counts as missing."""
         self._known = {}
         try:
             contents = None if self.text is None else decode_device_contents(self.text)
@@ -122,7 +122,7 @@ class ScenarioDevices:
         return data
 
     def begin(self, promises: Promises) -> None:
-        """Let the plugins list their devices that have registered at the start."""
+        """Let the plugins that have registered at the start list their devices."""
         for plugin in self._plugins.values():
             if plugin.rules.is_registered:
                 self._list(plugin, promises)
@@ -135,7 +135,7 @@ class ScenarioDevices:
         return connected
 
     def return_plugins(self, step: ScenarioStep, connected: frozenset[str], time: str, promises: Promises) -> None:
-        """Let the plugins list their devices that return at this time of a restart."""
+        """Let the plugins that return at this time of a restart list their devices."""
         times = dict(step.plugin_times)
         for name, plugin in self._plugins.items():
             own = times.get(name) or (times.get("", AFTER) if name in connected else ABSENT)
@@ -143,7 +143,7 @@ class ScenarioDevices:
                 self._list(plugin, promises)
 
     def follow(self, step: ScenarioStep, promises: Promises) -> Document:
-        """Apply a step about a plugin, or read the node's capacity. Return the step's result."""
+        """Apply a step about a plugin, or read the node's capacity. Return the result of the step."""
         if step.op == "nodeStatus":
             return self._read_capacity(step.seconds, promises)
         plugin = self._plugins.setdefault(step.resource, _RuledPlugin(step.resource, ScenarioPlugin(()), self.calls))
@@ -167,7 +167,7 @@ class ScenarioDevices:
             self.write(promises)
 
     def take_calls(self) -> list[Document]:
-        """Return the calls of the step, and forget them."""
+        """Return the calls in the current step, and forget them."""
         calls = list(self.calls)
         self.calls.clear()
         self._unnamed = 0

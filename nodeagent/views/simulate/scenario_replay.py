@@ -1,6 +1,6 @@
 """Replay of a scenario: applies pod events to the managers, and describes files, pods and metrics after each event.
 
-The managers' files are kept in memory. The same scenario has the same result.
+The managers' files are kept in memory. The result depends only on the scenario.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,10 @@ from nodeagent.formats.scenario.scenario import (
 from nodeagent.views.simulate.scenario_devices import ScenarioDevices
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
-"""Metrics in the result. kubelet sets the gauge per node in random order, and durations are not decisions."""
+"""Metrics in the result.
+
+The gauge per NUMA node is left out because kubelet sets it in random order, and durations because no decision depends on them.
+"""
 
 
 class ReplayResult(Struct, frozen=True):
@@ -57,11 +60,11 @@ class ReplayResult(Struct, frozen=True):
 
     result: Document
     end: WhatIf | None
-    """The node after the last step. None means that the managers refused to start or restart."""
+    """Node after the last step. None means that the managers refused to start or restart."""
 
 
 def replay(scenario: Scenario) -> Document:
-    """Replay a scenario."""
+    """Replay a scenario, and return the result's document."""
     return Replay(scenario).run()
 
 
@@ -76,24 +79,24 @@ def replay_to_end(scenario: Scenario) -> ReplayResult:
 
 
 class _StartRefusedError(Exception):
-    """The managers refused to start. The result has the steps until then."""
+    """The managers refused to start. The result has the steps before the refusal."""
 
 
 class _File(Struct):
-    """One of the managers' files: its text, and the encoded state. The two differ until the first write."""
+    """File of a manager: its text, and the encoded state. Text and state differ until the first write."""
 
     encode: Callable[[Managers, Promises], str]
     text: str | None
     encoded: str = ""
 
     def write_at_start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
-        """Write the file after a start if it didn't exist or if an empty state was filled in."""
+        """Write the file after a start if it didn't exist, or if the state was empty and has been filled in."""
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
 
     def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """Write the file after a step if anything changed, even if it was changed back."""
+        """Write the file after a step if anything has changed, even if it was changed back."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:
@@ -101,7 +104,7 @@ class _File(Struct):
 
 
 class Replay:
-    """A replay in progress: the files, the metrics and the running pods."""
+    """Replay in progress: the files, the metrics and the running pods."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -131,7 +134,7 @@ class Replay:
         return result
 
     def begin(self) -> Managers:
-        """Start for the first time, and let the plugins register."""
+        """Start the managers for the first time, and let the plugins register."""
         managers = self.start()
         if self.devices is None:
             return managers
@@ -142,7 +145,7 @@ class Replay:
         return self.learn_pools(managers, self.devices)
 
     def learn_pools(self, managers: Managers, devices: ScenarioDevices) -> Managers:
-        """Return the managers with the devices that kubelet knows now."""
+        """Return the managers with the devices that kubelet now knows."""
         managers = managers.knowing(None, devices.pools, has_devices=True)
         self.managers = replace(managers, providers=replace(managers.providers, observer=self._note_allocation))
         return self.managers
@@ -183,7 +186,7 @@ class Replay:
         apply_deltas(self.totals, deltas)
 
     def set_gauges(self, managers: Managers, promises: Promises) -> None:
-        """Set the gauges from the state, as the agent does. kubelet's gauges change with the counters instead."""
+        """Set the gauges from the state, as the agent does. kubelet instead changes gauges together with its counters."""
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
@@ -264,7 +267,7 @@ class Replay:
         return any(pod.uid == uid for pod in self.pods)
 
     def change_containers(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
-        """Start or remove containers."""
+        """Start or remove containers, as the step requires."""
         deltas: MetricDeltas = ()
         if step.op == "removePod":
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
@@ -330,7 +333,7 @@ def encode_memory_file(managers: Managers, promises: Promises) -> str:
 
 
 def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
-    """Decode both files by the rules of the configured versions."""
+    """Decode both files in the format of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is not Errata.KUBELET_1_36
     initial = dict(scenario.initial_containers)
@@ -341,11 +344,11 @@ def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory
 
 
 def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay a scenario and return the nanoseconds of each `add`, for the decision and both texts.
+    """Replay a scenario, and return the duration of each `add` in nanoseconds. It includes the decision and the encoding of both files.
 
     Args:
         scenario: the scenario.
-        clock_ns: returns the current time, because core and formats have no clock.
+        clock_ns: function that returns the current time, because core and formats have no clock.
     """
     running = Replay(scenario)
     times = []

@@ -1,5 +1,4 @@
-"""A replayed scenario as text: the result of each step, the final placement, and the remaining resources of each NUMA
-node.
+"""Text of a replayed scenario: the result of each step, the final placement, and the remaining resources of each NUMA node.
 
 Names in scenarios aren't validated, so they are escaped and shortened.
 """
@@ -30,22 +29,22 @@ WIDTH = 80
 BRIEF_NOTE = """\
 The following lines are brief: pods admitted, refused and left at the end; free
 CPUs of each NUMA node, and the share of them in partly used cores."""
-"""Explanation of the lines of `render_line`."""
+"""Explanation of the lines that `render_line` makes."""
 _MAX_NAME = 100
 _NOT_STARTED = "the managers did not start"
 
 
 class ScenarioTotals(Struct, frozen=True):
-    """Results of scenarios, counted."""
+    """Totals of the results of several scenarios."""
 
     scenarios: int = 0
     admitted: int = 0
     refused: int = 0
     not_started: int = 0
-    """Scenarios in which the managers refused to start or restart."""
+    """Number of scenarios in which the managers refused to start or restart."""
 
     def with_result(self, replayed: ReplayResult) -> "ScenarioTotals":
-        """Return the totals with one more scenario."""
+        """Return the totals with one more result added."""
         steps = replayed.result["steps"]
         decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
         return ScenarioTotals(
@@ -129,7 +128,7 @@ def render_times(times: Document, number: int, width: int = WIDTH) -> str:
     """Format the durations of a scenario's admissions.
 
     Args:
-        times: `id`, `adds`, and nanoseconds, which are null without adds.
+        times: document with `id`, `adds`, and nanoseconds, which are null without adds.
         number: the scenario's line number.
         width: the limit on a line's length, as far as words allow.
     """
@@ -170,7 +169,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
 
 
 def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
-    """Format the final placement of the pods, including pods that only the initial files have."""
+    """Format the final placement of the pods, including pods that occur only in the initial files."""
     names = _index_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
     gone = _find_removed(scenario)
@@ -196,7 +195,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
 
 
 def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
-    """Return the containers that were removed by the end, although their pods may still exist."""
+    """Return the containers that have been removed at the end, although their pods may still exist."""
     gone: set[tuple[str, str]] = set()
     for step in scenario.steps:
         if step.container is not None and step.op == "removeContainer":
@@ -207,7 +206,7 @@ def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
 
 
 def _describe_containers(scenario: Scenario, pod: Document | None) -> list[Document]:
-    """Describe the containers of a pod as simulations of manifests do."""
+    """Describe the containers of a pod in the same form as a simulation of manifests."""
     return [] if pod is None else [_describe_container(scenario, name, of) for name, of in pod["containers"].items()]
 
 

@@ -1,4 +1,4 @@
-"""The owner of each CPU as a label of a drawing: `reserved`, `shared`, `free`, or the pod's and container's name."""
+"""Owner of each CPU as a label in a drawing: `reserved`, `shared`, `free`, or the names of pod and container."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
 
 
 def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
-    """Label the CPUs. A CPU without an owner (for instance strictly reserved and offline) is left out.
+    """Label the CPUs. A CPU without an owner (for instance one that is strictly reserved and offline) is left out.
 
-    Containers of a pod that use a CPU in turn (an init container and its successors) have a common label.
+    Containers of a pod that use a CPU one after the other (an init container and its successors) have a common label.
 
     Args:
         node: the node's rules.

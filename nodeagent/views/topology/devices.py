@@ -17,17 +17,17 @@ Document = dict[str, Any]
 
 
 class DeviceOwner(Struct, frozen=True):
-    """Owner of a device."""
+    """Container that owns a device, and the extended resource or claim through which it got the device."""
 
     pod: str
     container: str
     resource: str
     claim: str = ""
-    """Resource claim of the device. Empty for a device of an extended resource."""
+    """Name of the resource claim that has the device. Empty for a device of an extended resource."""
 
 
 OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]
-"""Owners by device address. A device reused from an init container may have several."""
+"""Owners by device address. A device that an init container used before may have several owners."""
 
 
 def find_device_owners(state: NodeState) -> OwnersByAddress:
@@ -81,7 +81,7 @@ def describe_devices(
 def describe_device_sections(
     devices: Sequence[Device], topology: Topology, owners: OwnersByAddress = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
-    """Describe the devices of each NUMA node. Unallocated virtual functions are only counted at their physical function."""
+    """Describe the devices of each NUMA node. Unallocated virtual functions are only counted, in the row of their physical function."""
     addresses = {device.address for device in devices}
     shown = tuple(d for d in devices if d.physical_function not in addresses or d.address in owners)
     return tuple(

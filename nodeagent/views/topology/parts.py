@@ -1,4 +1,4 @@
-"""Parts of all drawings of a machine: groups of cores, amounts as text, and a mark for each owner."""
+"""Parts that all drawings of a machine share: groups of cores, amounts as text, and a mark for each owner."""
 
 from collections.abc import Iterable, Mapping
 from itertools import product
@@ -29,7 +29,7 @@ class DeviceSection(Struct, frozen=True):
 
     title: str
     rows: tuple[tuple[str, ...], ...]
-    """Cells of each device."""
+    """Cells of each device's row."""
 
 
 class _CoreKind(Struct, frozen=True):
@@ -59,8 +59,9 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Descriptions of caches of other levels than 3. A cache of several cores is described by itself; the caches of one core are described
-    together.
+    """Descriptions of caches at levels other than 3.
+
+    A cache that several cores share is described separately; all caches of one core have one description.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -85,10 +86,10 @@ class OtherCaches:
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
         self.common_text = described.pop() if len(described) == 1 else ""
-        """Description of each core's own caches. Empty if cores differ."""
+        """Description of the caches of each single core. Empty if cores differ."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
-        """Describe the shared caches of the CPU's core, and its own caches if cores differ."""
+        """Describe the shared caches of the CPU's core, and the core's own caches if cores differ."""
         return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
@@ -132,7 +133,7 @@ def format_node_title(topology: Topology, node: NumaNode) -> str:
 
 
 def list_nodes_without_cpus(topology: Topology) -> list[str]:
-    """Describe each NUMA node that has only memory, and in one line all nodes that have neither memory nor CPUs."""
+    """Describe each NUMA node that has memory but no CPUs, and in one line all nodes that have neither."""
     nodes = [node for node in topology.numa if node.id not in topology.nodes]
     empty = NumaSet.from_ids(node.id for node in nodes if not node.memory_bytes)
     described = [f"{format_node_title(topology, node)}, no CPUs" for node in nodes if node.memory_bytes]
@@ -142,7 +143,7 @@ def list_nodes_without_cpus(topology: Topology) -> list[str]:
 
 
 def list_cpus_not_drawn(topology: Topology) -> list[str]:
-    """Describe the CPUs that are not in the drawing."""
+    """Describe the CPUs that the drawing doesn't contain."""
     sets = (
         ("isolated CPUs (isolcpus)", topology.isolated),
         ("tickless CPUs (nohz_full)", topology.nohz_full),
@@ -162,7 +163,7 @@ def _format_hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
-    """Assign a mark to each label: fixed ones, then letters in the order of the labels' lowest CPUs."""
+    """Assign a mark to each label: fixed marks, then letters in the order of the labels' lowest CPUs."""
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in FIXED_MARKS]
     length = 1
@@ -175,12 +176,12 @@ def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
 
 
 def first_pod_of(label: str) -> str:
-    """Return the first pod of a label. Containers of a pod share a colour."""
+    """Return the first pod in a label. All containers of a pod have the same colour."""
     return label.partition(" ")[0]
 
 
 def number_pods(owner: Mapping[int, str]) -> dict[str, int]:
-    """Number the pods by label, in the order of their lowest CPUs."""
+    """Number the pods in the labels, in the order of their lowest CPUs."""
     pods: dict[str, int] = {}
     numbers = {}
     for cpu in sorted(owner):

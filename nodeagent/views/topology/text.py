@@ -1,6 +1,7 @@
-"""Draws the machine as text: sockets, NUMA nodes, caches, cores with their threads, and the owner of each CPU.
+"""Drawing of the machine as text: sockets, NUMA nodes, caches, cores with their threads, and the owner of each CPU.
 
-Legible without colour, within the width, from 2 CPUs to hundreds. Knows owners as labels only.
+The text is readable without colour, and its lines are within the width, for machines with 2 to hundreds of CPUs. Owners are known only as
+labels.
 """
 
 import re
@@ -28,10 +29,10 @@ from nodeagent.views.wording.columns import format_rows
 
 _SGR = {RESERVED: "33", SHARED: "32"}
 _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
-"""ECMA-48 colours of pods, in turn. Marks distinguish owners with the same colour."""
+"""ECMA-48 colours of pods, used cyclically. Marks distinguish owners with the same colour."""
 
 Paint = Callable[[str, str], str]
-"""Function from a label and a text to the text, coloured or not."""
+"""Function that returns a text in the colour of a label, or the plain text."""
 
 
 def make_terminal_paint(owner: Mapping[int, str]) -> Paint:
@@ -89,7 +90,7 @@ class _ColouredWord(Struct, frozen=True):
 
 
 class _CpuFormatter(Struct, frozen=True):
-    """Format of CPUs in columns."""
+    """Formatter of CPUs in columns."""
 
     topology: Topology
     owner: Mapping[int, str]
@@ -110,7 +111,7 @@ class _CpuFormatter(Struct, frozen=True):
 
 
 def _format_rows(indent: str, cores: Iterable[tuple[_ColouredWord, ...]], width: int) -> list[str]:
-    """Put as many cores into a row as fit. A core that doesn't fit into a row is broken."""
+    """Format rows with as many cores as fit. A core that is wider than a row is broken."""
     rows = [indent]
     used = len(indent)
     for core in cores:
@@ -169,7 +170,7 @@ def _format_legend(cells: _CpuFormatter, width: int) -> list[str]:
 
 
 def _wrap(prefix: str, text: str, width: int) -> list[str]:
-    """Wrap a text after commas, with further lines indented below the text."""
+    """Wrap a text after commas, with continuation lines indented below the text."""
     indent = min(len(prefix), width // 2) if prefix.strip() else len(prefix) + 2
     lines = [prefix]
     for piece in re.findall(r"[^,]*(?:, ?|$)", text):

@@ -1,4 +1,4 @@
-"""Text in columns within a width. Long cells are broken at commas and spaces and never truncated.
+"""Text in columns within a width. Long cells are broken at commas and spaces, and never truncated.
 
 Unprintable characters are escaped, so that no text can control a terminal.
 """
@@ -14,7 +14,7 @@ _MIN_WIDTH = 8
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Lay out rows of equal length and return all lines. The arguments are those of `blocks`."""
+    """Lay out rows of equal length and return all lines. The arguments are those of `format_rows`."""
     return [line for block in format_rows(rows, width) for line in block]
 
 
@@ -23,7 +23,7 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
 
     Args:
         rows: cells; the first row may be a heading.
-        width: the limit on a line's length, if every column can have 8 characters. None means unlimited.
+        width: the limit on a line's length, if every column can have 8 characters. None means no limit.
     """
     if not rows:
         return []
@@ -48,15 +48,14 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
 
 
 def fit_lines(text: str, width: int | None) -> str:
-    """Break each line of a text that is longer than the width. Without a width, the text stays as it is."""
+    """Break each line that is longer than the width. Without a width, the text stays unchanged."""
     return "".join(f"{part}\n" for line in text.splitlines() for part in break_text(line, width))
 
 
 def break_text(text: str, width: int | None) -> list[str]:
-    """Break a text at line ends, and after commas, spaces, slashes and hyphens, or else in the middle of a word.
+    """Break a text at line ends, and after commas, spaces, slashes and hyphens. If a part is too long, break it in the middle of a word.
 
-    Lines after the first have the indentation of the first line and two more blanks. Without a width, the text is
-    broken at line ends only.
+    Lines after the first have the indentation of the first line and two more blanks. Without a width, the text is broken only at line ends.
     """
     indent = " " * (len(text) - len(text.lstrip(" ")))
     first, *rest = map(printable, text.split("\n"))

@@ -1,4 +1,4 @@
-"""Advice for an operator about a refused pod, by reason. The decision, its reason and its message are kubelet's."""
+"""Advice for an operator about a refused pod, by reason. The decision, its reason and its message are the same as in kubelet."""
 
 import re
 from collections.abc import Iterable
@@ -79,15 +79,15 @@ _ADVICE = {
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
 _UNALIGNED = "not multiple cpus per core"
-"""Part of kubelet's message on a number of CPUs that whole cores never have, however many are free."""
+"""Part of kubelet's message about a number of CPUs that whole cores can never provide, however many are free."""
 _UNALIGNED_ADVICE = (
     "with full-pcpus-only a container needs whole cores: request a number of CPUs that whole cores have (`nodeagent topology` shows the "
     "cores); it doesn't help to end other pods"
 )
 _OF_NODE = re.compile(r"requested: (\d+), used: \d+, capacity: (\d+)$")
-"""End of kubelet's message on too little of a resource on the whole node."""
+"""End of kubelet's message about a shortage of a resource on the whole node."""
 ADVISED_REASONS = frozenset(_ADVICE)
-"""Reasons with their own advice. Other reasons, which name a resource, have general advice."""
+"""Reasons with specific advice. All other reasons, which name a resource, have general advice."""
 
 
 _RETRIES = {
@@ -104,12 +104,12 @@ _RETRIES = {
 
 
 def describe_retries(retries: Iterable[str]) -> str:
-    """Return a sentence with the events (`Retry`) that let a request be tried again."""
+    """Return a sentence with the events (`Retry`) after which a request is tried again."""
     return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
 
 
 def advise_next_step(reason: str, pod: str, message: str = "") -> str:
-    """Return advice on getting the pod admitted.
+    """Return advice on how to get the pod admitted.
 
     Args:
         reason: the reason of the refusal.

@@ -1,4 +1,4 @@
-"""Reservations as text."""
+"""Reservations for jobs, as text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ def render_reservations(
 
     Args:
         reservations: documents of reservations.
-        at_ms: the time now, in milliseconds since the epoch.
+        at_ms: the current time, in milliseconds since the epoch.
         width: number of columns. None means no limit.
-        name_user: returns the name of a user ID.
-        format_time: returns a time as text, of milliseconds since the epoch.
+        name_user: function that returns the name of a user ID.
+        format_time: function that formats a time, given in milliseconds since the epoch.
     """
     if not reservations:
         return ""

@@ -1,4 +1,4 @@
-"""The known amounts of a container runtime's pod, exact or estimated, with their sources: as documents and as text."""
+"""Known amounts of a container runtime's pod, exact or estimated, with their sources, as documents and as text."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ _SOURCE_LABELS = {
 
 
 def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
-    """Return the known amounts of a pod. Only a container runtime's pod has any."""
+    """Return the known amounts of a pod. Only pods of a container runtime have any."""
     if not entry.is_requested_per_container:
         return ()
     from nodeagent.core.domains.runtime.known_again import restore_known  # noqa: PLC0415 - most nodes have no container runtime

@@ -1,4 +1,4 @@
-"""Single facts of an inspection as words: states, exits, quotas, amounts, times. The layout is in views/inspect/text.py."""
+"""Single facts of an inspection as words: states, exits, quotas, amounts, times. views/inspect/text.py has the layout."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from nodeagent.core.model.idset import CpuSet
 
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
-"""Limit on the locations listed one by one. More are shown as counts."""
+"""Limit on the locations listed one by one. Further locations are only counted."""
 _KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _SIGNALS = {
@@ -21,7 +21,7 @@ _SIGNALS = {
     11: "SIGSEGV",
     15: "SIGTERM",
 }
-"""Signals that end processes in practice. Their numbers are the same on all supported architectures."""
+"""Signals that commonly end processes. Their numbers are the same on all supported architectures."""
 
 
 def format_state(container: Document, at_ms: int) -> str:
@@ -51,7 +51,7 @@ def format_state(container: Document, at_ms: int) -> str:
 
 
 def format_processes(count: int | None) -> str:
-    """Format the number of processes. None means unknown."""
+    """Format the number of processes. None means that it is unknown."""
     match count:
         case None:
             return "processes unknown"
@@ -98,12 +98,12 @@ def format_places(places: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_closed_to_host(container: Document) -> bool:
-    """Tell whether the kernel or systemd keeps host processes off the container's CPUs."""
+    """Return whether the kernel or systemd keeps host processes off the container's CPUs."""
     return container["closedToHost"] is not None
 
 
 def list_remarks(container: Document, at_ms: int) -> list[str]:
-    """Describe all unusual facts, one sentence each."""
+    """Describe all unusual facts about a container, one sentence each."""
     state, remarks = container["state"], []
     if container["differs"]:
         remarks.append("NOT AS ALLOCATED: see the differences below")
@@ -138,14 +138,14 @@ def format_exit(ended: Document, at_ms: int) -> str:
 
 
 def format_quota(quota: Document | None) -> str:
-    """Format the limit in thousandths of a CPU. `-` means that the controller is not enabled."""
+    """Format a CPU quota in thousandths of a CPU. `-` means that the controller isn't enabled."""
     if quota is None:
         return "-"
     return "none" if quota["limitMillicores"] is None else f"{quota['limitMillicores']}m"
 
 
 def format_bytes(amount: int | None) -> str:
-    """Format an amount exactly, with the largest unit that needs no fraction."""
+    """Format an amount of bytes exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
     for size, unit in _UNITS:
@@ -155,7 +155,7 @@ def format_bytes(amount: int | None) -> str:
 
 
 def format_readable_bytes(amount: int) -> str:
-    """Format an amount for a table: exactly if it is whole MiB, otherwise rounded down to a tenth of its largest unit."""
+    """Format an amount of bytes for a table: exactly if it is whole MiB, otherwise rounded down to a tenth of its largest unit."""
     if amount % 2**20 == 0 or amount < 2**10:
         return format_bytes(amount)
     size, unit = next(one for one in _UNITS if amount >= one[0])

@@ -1,4 +1,4 @@
-"""The parts of an explanation about resources, combined. Resources without a module are described in the words of their kinds."""
+"""Parts of an explanation about all resources. A resource without its own module is described with the texts of its kind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -19,7 +19,10 @@ from nodeagent.views.explain.resources import cpu, devices, memory
 from nodeagent.views.wording.words import format_count
 
 VIEWS: tuple[ExplanationView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW)
-"""Views in the order in which the resources allocate. Devices, which allocate first, have nothing to say of other resources."""
+"""Views in the order in which the resources are allocated, except devices.
+
+Devices are allocated first, but explain nothing about other resources.
+"""
 
 
 def describe_headroom(node: NodeHeadroom) -> Document:
@@ -28,12 +31,12 @@ def describe_headroom(node: NodeHeadroom) -> Document:
 
 
 def describe_events(events: Iterable[ResourceEvent]) -> list[Document]:
-    """Describe the events before hints."""
+    """Describe the events that happened before the hints were made."""
     return [found for event in events for view in VIEWS if (found := view.event(event)) is not None]
 
 
 def describe_allocation(step: AllocationStep) -> Document:
-    """Describe the allocation of a resource."""
+    """Describe one allocation of a resource."""
     found = next((found for view in VIEWS if (found := view.step(step)) is not None), None)
     if found is not None:
         return found
@@ -42,7 +45,7 @@ def describe_allocation(step: AllocationStep) -> Document:
 
 
 def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] | None:
-    """Explain why an allocation failed. None means that no resource knows more than the message."""
+    """Explain why an allocation failed. None means that no resource can add anything to the message."""
     for at, view in enumerate(VIEWS):
         why = view.explain_step(pod, step)
         if why is not None:
@@ -87,7 +90,7 @@ def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHe
 
 
 def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
-    """Describe the shortages of a node. Empty if the node has everything."""
+    """Describe the shortages of a node. Empty if the node has enough of every resource."""
     parts = [*(demand.describe_on(node) for demand in demands), *(view.notes(demands, node) for view in VIEWS)]
     found = "; ".join(filter(None, parts))
     return f"NUMA {node.id}: {found}{''.join(view.holders(node) for view in VIEWS)}" if found else ""

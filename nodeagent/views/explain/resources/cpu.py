@@ -31,12 +31,12 @@ _MOST_HOLDERS = 8
 
 
 class CpuDemand(Struct, frozen=True):
-    """Implements `ResourceDemand` for CPUs (views/explain/lacking.py)."""
+    """Requested CPUs. Implements `ResourceDemand` (views/explain/lacking.py)."""
 
     amount: int
     nodes: int
     whole_cores: bool = False
-    """Whether only CPUs of entirely free cores count."""
+    """Whether only the CPUs of entirely free cores can be used."""
     name: ClassVar[str] = "CPUs"
 
     def format_amount(self, amount: int) -> str:
@@ -100,7 +100,7 @@ def describe_headroom(node: NodeHeadroom) -> Document:
 
 
 def measure_fragmentation(node: NodeHeadroom) -> int:
-    """Return the share of a node's free CPUs that are on partly used cores, in percent."""
+    """Return the percentage of a node's free CPUs that are on partly used cores."""
     own = node.of(CpuHeadroom)
     return 100 * len(own.split) // len(own.free) if own.free else 0
 
@@ -127,7 +127,7 @@ def _describe_step(step: AllocationStep) -> Document | None:
 
 
 def _describe_event(event: ResourceEvent) -> Document | None:
-    """Describe the answer of a CPU plugin."""
+    """Describe an answer of a CPU plugin."""
     if not isinstance(event, PluginAnswered):
         return None
     return {"cpus": str(event.cpus), "plugin": event.plugin, "point": event.point, "score": event.score}
@@ -176,7 +176,7 @@ def _explain_cpus(pod: RefusedDecision, step: CpuStep) -> Iterator[str]:
 
 
 def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator[str]:
-    """Compare the request with the sizes of the machine's cores, or else with the cores that are free."""
+    """Explain why whole cores can't provide the request: because of the sizes of the machine's cores, or because too few cores are free."""
     manager, nodes = _find_manager(pod.before), [node.of(CpuHeadroom) for node in pod.nodes]
     layout, of = manager.layout, pod.format_class()
     wants = f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores"
@@ -210,7 +210,7 @@ def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator
 
 
 def _is_alignable(before: WhatIf, cpus: int) -> bool:
-    """Whether whole cores of the empty machine can have this number of CPUs, as full-pcpus-only decides it."""
+    """Return whether whole cores of the empty machine can provide this number of CPUs, by the rule of full-pcpus-only."""
     manager = _find_manager(before)
     if manager.picking.whole_cores:
         return manager.layout.adds_up(manager.layout.online, cpus)
@@ -218,7 +218,7 @@ def _is_alignable(before: WhatIf, cpus: int) -> bool:
 
 
 def _format_cores(layout: CpuLayout, cpus: CpuMask) -> str:
-    """Format the numbers of the cores of each size, largest first."""
+    """Format the numbers of cores, grouped by size, with the largest cores first."""
     sizes = Counter(core.size for core in layout.cores if core.cpus & cpus)
     return ", ".join(
         f"{format_count(number, 'core')} of {format_count(size, 'CPU')}"
@@ -227,7 +227,7 @@ def _format_cores(layout: CpuLayout, cpus: CpuMask) -> str:
 
 
 def format_holders(node: NodeHeadroom) -> str:
-    """Name the owners of a node's CPUs in brackets. Empty without owners."""
+    """Return the names of the owners of a node's CPUs, in brackets. Empty without owners."""
     own = node.of(CpuHeadroom)
     holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in own.holders]
     more = len(holders) - _MOST_HOLDERS

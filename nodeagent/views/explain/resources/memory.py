@@ -1,4 +1,4 @@
-"""Memory in an explanation: the allocated blocks, the free memory of each NUMA node, and why there is too little."""
+"""Memory in an explanation: the allocated blocks, the free memory of each NUMA node, and the reason for a shortage."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -26,7 +26,7 @@ from nodeagent.views.wording.words import format_bytes
 
 
 class MemoryDemand(Struct, frozen=True):
-    """Implements `ResourceDemand` for memory or huge pages (views/explain/lacking.py)."""
+    """Requested memory or huge pages. Implements `ResourceDemand` (views/explain/lacking.py)."""
 
     name: str
     amount: int
@@ -61,7 +61,7 @@ def _format_bytes(amount: int) -> str:
 
 
 def _list_demands(pod: RefusedDecision, demand: PodDemand | ContainerDemand) -> Iterator[MemoryDemand]:
-    """Return the requested amounts, if the memory manager is static."""
+    """Yield the requested amounts, if the memory manager's policy is Static."""
     books = pod.before.promises
     wanted = tuple((resource, size) for resource, size in demand.memory or () if size and memory_accounts(books))
     for resource, size in wanted:
@@ -120,7 +120,7 @@ def _explain_memory(pod: RefusedDecision, step: MemoryStep) -> Iterator[str]:
 
 
 def explain_unread(trace: Trace) -> Iterator[str]:
-    """Name the amounts that the memory manager can't read. There are none if each is a whole number of bytes."""
+    """Name the amounts that the memory manager can't parse. If all amounts are whole numbers of bytes, there are none."""
     unread = {c.name for c in trace.demand.containers if c.memory is None}
     requests = [(f"container {c.name}", c.resources.requests) for c in trace.pod.containers if c.name in unread]
     if trace.demand.memory is None and trace.pod.resources is not None:
