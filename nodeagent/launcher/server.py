@@ -78,7 +78,7 @@ class Stop:
 
 @dataclasses.dataclass(slots=True)
 class SignalFlags:
-    """Flags that a signal has requested a stop (SIGTERM) or re-execution (SIGHUP)."""
+    """Signals received so far: a request to stop (SIGTERM), or to execute the launcher again (SIGHUP)."""
 
     stop: bool = False
     reexec: bool = False

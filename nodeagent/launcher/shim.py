@@ -24,7 +24,7 @@ POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 
 @functools.cache
 def list_handled_signals() -> tuple[int, ...]:
-    """Return the signals that the launcher handles or ignores. The first call must come after the handlers have been set."""
+    """Return the signals that the launcher handles or ignores. Call this function first after the launcher has set its handlers."""
     usual = (signal.SIG_DFL, None)
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 
@@ -108,7 +108,10 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
-    """Apply settings to this process. The command inherits them. Their names are those of a profile in the agent's configuration."""
+    """Apply settings to this process, which the executed command inherits.
+
+    The names of the settings are the names in a configuration's profile.
+    """
     import ctypes  # noqa: PLC0415 - few containers have settings, and the launcher itself has none
 
     def call(function: str, *values: int) -> int:

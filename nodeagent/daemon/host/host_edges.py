@@ -37,7 +37,7 @@ _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
 """Errors of writes to exited threads and removed files. Such a setting no longer exists, so nothing must be moved."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
-"""Kinds of settings that belong to irqbalance."""
+"""Kinds of settings that are read from irqbalance."""
 _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
 """Name of a kernel thread that handles an interrupt."""
 
@@ -208,7 +208,7 @@ class HostEdges:
         return None
 
     def _set_left_alone(self, moved: Mapping[Setting, bool]) -> str | None:
-        """Set the interrupts that irqbalance must not move, in addition to those that irqbalance itself excludes."""
+        """Exclude these interrupts from irqbalance's balancing, in addition to interrupts that irqbalance itself excludes."""
         try:
             there = irqbalance.read(self._irqbalance)
             left = there.left_alone if there is not None else frozenset()

@@ -52,7 +52,7 @@ class Questions:
         self._asking: dict[Hashable, str] = {}
         """Asker of the current question, by lane."""
         self._inquiries: dict[str, _Inquiry] = {}
-        """Decisions by asker."""
+        """Questions of each decision, by asker (such as a pod's UID)."""
 
     def begin_turn(self) -> None:
         """Forget the decisions that the last turn has completed, and answers that decisions no longer use."""
@@ -69,7 +69,7 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Return whether the lane has no pending question of another asker, or the asker's last question is answered."""
+        """Return whether the lane is free for this asker: no question of another asker is pending, or this asker has got its last answer."""
         with self._lock:
             decision = self._inquiries.get(asker)
             has_answer = decision is not None and decision.missing in decision.answers

@@ -35,7 +35,7 @@ class Exposition:
         self._text_at = 0.0
 
     def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
-        """Replace the snapshot. `aliases` tells whether metrics also have names without kubelet's prefix (`metricsAliases`)."""
+        """Replace the snapshot. With `aliases`, metrics also have names without kubelet's prefix (`metricsAliases`)."""
         self._published = (snapshot, aliases)
 
     def text(self) -> bytes:

@@ -145,7 +145,7 @@ class _OpenFile(Struct):
     since: float
     """Monotonic time at which the file was first seen open."""
     problem: str | None = None
-    """Problem text, set once the file has been open for too long. The writing process isn't looked up again."""
+    """Problem with the file, set once it has been open for too long. The writing process is determined only at that time."""
 
 
 class _OverdueFiles:
@@ -157,7 +157,7 @@ class _OverdueFiles:
         self._clock = clock
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Files whose names aren't those of manifests, with the time when each was first seen. Editors soon remove such temporary files."""
+        """Files with other names than manifests, each with the time when it was first seen. Editors soon remove such temporary files."""
         self._partial_since: float | None = None
         """Time since when every scan was incomplete because the directory kept changing. None means that the last scan was complete."""
 
@@ -224,7 +224,10 @@ class _SourceDraft(Struct):
                 self.misspelt.add(document.name)
 
     def resolve_claims(self) -> None:
-        """Resolve the claims of all pods. A pod whose claim has no document waits for it, and counts as neither new nor removed."""
+        """Resolve the claims of all pods.
+
+        If a claim has no document, its pod waits for the document, and counts as neither new nor removed.
+        """
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return
         from nodeagent.formats.manifest.claim_documents import ClaimDocuments, find_missing_documents  # noqa: PLC0415 - few nodes have claims

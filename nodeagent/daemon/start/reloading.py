@@ -64,5 +64,5 @@ def _find_job_group(config: Config) -> str | None:
 
 
 def adapt_promises(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Adapt the allocations to a changed machine or configuration. If there are no allocations, return the initial ones."""
+    """Adapt the allocations to a changed machine or configuration. If there are no allocations, return initial allocations."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

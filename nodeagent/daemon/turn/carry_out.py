@@ -42,7 +42,7 @@ class CarriedOut(Struct, frozen=True):
     """Device files that could not be taken from their last user, each with the name of that user."""
     problems: tuple[Problem, ...]
     deferred: frozenset[Problem]
-    """Problems whose next attempt isn't within a second, but at the next rescan or at a scheduled time."""
+    """Problems that are tried again only at the next rescan or at a scheduled time, and not within a second."""
     conditions: tuple[str, ...]
 
 

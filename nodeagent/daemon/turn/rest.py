@@ -9,7 +9,7 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 
 _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RUNS, WakeUpReason.MANIFESTS})
-"""Reasons for a turn whose effects are all visible in the inputs."""
+"""Reasons for a turn that are also visible in the inputs, so that unchanged inputs mean that nothing has changed."""
 
 
 def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[str, ...]) -> tuple[object, ...]:

@@ -1,4 +1,7 @@
-"""Runs of the launcher, for the deciding thread. An unreachable launcher is returned as a problem and not raised."""
+"""Runs of the launcher, for the deciding thread.
+
+A run is one start of a container's process. An unreachable launcher is returned as a problem and not raised.
+"""
 
 import errno
 import time
@@ -56,7 +59,7 @@ class Runner:
         self._prepare = prepare
         """Function that has device plugins prepare a container's devices. None means success."""
         self._token = ""
-        """Token in the launcher's last answer, from which the launcher knows which changes the agent has seen."""
+        """Token in the launcher's last answer. It shows the launcher which changes the agent already has."""
         self._listed: Mapping[str, Run] = {}
         """Runs in the launcher's list. The same object is returned until a run changes."""
         self._failed: dict[str, Run] = {}

@@ -23,9 +23,9 @@ from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Limit on manifests per directory. If there are more, the first ones in name order are read."""
+"""Limit on manifests per directory. Further files in name order are not read."""
 MAX_OTHER_FILES = 20
-"""Limit on listed files that aren't manifests. If there are more, the first ones in name order are listed."""
+"""Limit on listed files that aren't manifests. Further files in name order are not listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Limit on the total size of all manifests."""
@@ -358,7 +358,7 @@ def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> Man
     """Read one file. None means that the path is a directory.
 
     Raises:
-        FileNotFoundError: the file is gone.
+        FileNotFoundError: the file doesn't exist any more.
     """
     printable = _make_printable(name)
     if printable != name:

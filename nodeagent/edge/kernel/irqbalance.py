@@ -67,7 +67,7 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
     """Exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing if irqbalance doesn't run.
 
-    The interrupts replace the interrupts excluded by irqbalance's command line (--banirq), and must therefore include those.
+    The request replaces the interrupts that irqbalance's command line excludes (--banirq), so it must include these interrupts.
 
     Raises:
         IrqbalanceError: the call failed.

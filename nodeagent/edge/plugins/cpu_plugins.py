@@ -27,7 +27,7 @@ SECONDS = 1.0
 TURN_SECONDS = 1.0
 """Limit on the total time of all questions in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Part of each question's time that doesn't count towards the turn's limit, because a loaded machine may run the thread so late."""
+"""Delay of each question that doesn't count towards the turn's limit, because a loaded machine may start the thread so late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -38,7 +38,7 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""Answer, copied into a type whose methods aren't the plugin's code, or a failure."""
+"""Failure, or a copy of an answer. The type of a copy has no methods of the plugin."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 

@@ -50,7 +50,7 @@ def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
 def open_caller(pid: int, uid: int) -> Owner:
     """Open the process that requests a job.
 
-    All user IDs of the process must be those of the user. A caller could pass its connection to another process and exit, and a foreign
+    All user IDs of the process must belong to the user. A caller could pass its connection to another process and exit, and a foreign
     process could get its pid. If the foreign process has only IDs of the user, the user may send signals to it anyway.
 
     Raises:
@@ -97,7 +97,7 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Watch of owners. It calls back when an owner has exited, or at a set time."""
+    """Watcher of owners, which calls back when an owner has exited, or at a set time."""
 
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
@@ -117,7 +117,7 @@ class OwnerWatch:
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:
-        """Wait forever for exits of owners and for set times. Run this method in a separate thread."""
+        """Wait forever for owners to exit and for set times to pass. Run this method in a separate thread."""
         while True:
             seconds = self._seconds_left()
             is_renewed = self._epoll.poll(seconds) == [(self._renewed, select.EPOLLIN)]

@@ -1,6 +1,6 @@
 """Client of the launcher's socket. The connection is kept open between requests.
 
-Every request can be repeated after an error, because the launcher starts each run ID once, and keeps an exit status until the agent
+Every request can be repeated after an error. The launcher starts each run ID only once, and keeps an exit status until the agent
 acknowledges it.
 """
 

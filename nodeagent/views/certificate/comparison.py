@@ -136,7 +136,7 @@ def _describe_run(report: ReadReport) -> Document:
 
 
 def _compare_measures(good: ReadReport, bad: ReadReport) -> list[Document]:
-    """Return the measures that exceed those of the good report by more than the threshold, the largest difference first."""
+    """Return the measures that are higher than in the good report by more than the threshold, the largest difference first."""
     found: dict[str, Document] = {}
     for name, threshold in change_thresholds(good.thresholds).items():
         (was, _), (value, source) = (one.measures.get(name, (None, None)) for one in (good, bad))

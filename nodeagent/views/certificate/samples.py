@@ -13,7 +13,10 @@ BUSY_NS = 250_000_000
 At the start of a run, samples are closer together, and governors are still raising the frequency.
 """
 _BUSY_PER_MILLE = 900
-"""Busy share of the time between two samples, in thousandths, from which on a CPU's frequency is used. Idle CPUs may be slow."""
+"""Minimum busy share, in thousandths, of the time between two samples.
+
+Only the frequencies of CPUs with this share are used.
+"""
 _MOST_INTERVALS = 128
 
 
@@ -40,7 +43,7 @@ def add_sample(
 
     Args:
         samples: summary of the earlier samples.
-        texts: the sample from which on the load of CPUs is measured, the previous sample, and the sample to add.
+        texts: an older sample to measure the load of CPUs from, the previous sample, and the sample to add.
         cpus: CPUs of the job.
         siblings: the other threads of the job's cores. None means that they are unknown.
         nodes: NUMA nodes of the job's CPUs.

@@ -30,7 +30,7 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Purpos
 _BENCHMARK_PERF_RATE = 1000
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 _DEEP_US = 10
-"""Exit latency in microseconds from which on an idle state counts as deep. Shallow states (C1, C1E) need at most a few microseconds."""
+"""Exit latency in microseconds above which an idle state counts as deep. Shallow states (C1, C1E) need at most a few microseconds."""
 
 
 class _Rule(Struct, frozen=True):

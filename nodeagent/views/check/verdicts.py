@@ -25,7 +25,7 @@ class Level(enum.Enum):
     WARNING = "warning"
     """Level for pods that run slower or less isolated than possible."""
     FAILURE = "failure"
-    """Level for an agent that can't work, or for another program that undoes its work."""
+    """Level for an agent that can't work, or whose settings another program changes back."""
     UNKNOWN = "unknown"
     """Level of a check that needs a missing or unreadable file."""
 

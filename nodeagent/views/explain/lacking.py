@@ -130,7 +130,7 @@ def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[
 
 
 def format_other_nodes(nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Format the number of NUMA nodes beyond those listed one by one."""
+    """Format the number of NUMA nodes that are not listed one by one."""
     if len(nodes) > MOST_NODES:
         yield f"and {format_count(len(nodes) - MOST_NODES, 'NUMA node')} more (-o json has all)"
 

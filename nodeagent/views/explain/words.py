@@ -160,7 +160,7 @@ def _explain_merge(refused: RefusedDecision, merge: MergeTrace) -> Iterator[str]
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Describe each extended resource with too few free devices, or whose free devices are on too many NUMA nodes."""
+    """Describe each extended resource that has too few free devices, or free devices on too many NUMA nodes."""
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
         offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]

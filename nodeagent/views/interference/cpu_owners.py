@@ -19,7 +19,7 @@ class ExclusiveCpus(Struct, frozen=True):
     cpus: CpuSet
     """Online CPUs."""
     cgroups: tuple[str, ...]
-    """Paths, below the pods' cgroup, of the pod's cgroups whose containers may use one of these CPUs."""
+    """Cgroups of this pod with containers that may use one of these CPUs, as paths below the pods' cgroup."""
     devices: tuple[str, ...] = ()
     """Devices whose interrupts these containers have requested on their CPUs."""
 

@@ -145,8 +145,8 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Return the remaining resources of each NUMA node, the number of free CPUs, and the size in CPUs of the largest container that fits on
-    one node.
+    """Return the remaining resources of each NUMA node, the number of free CPUs, and the CPUs of the largest container that fits on one
+    node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     nodes = [{**describe_headroom(node), "fragmentationPercent": measure_fragmentation(node)} for node in left]

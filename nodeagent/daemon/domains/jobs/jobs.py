@@ -104,7 +104,7 @@ class Jobs:
         """Function that requests another decision on a refused pod."""
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] | None = None
-        """Jobs by UID. None means that the records of an earlier agent process were not read yet."""
+        """Jobs by UID. None means that the records of an earlier agent process have not been read yet."""
         self._ended: dict[str, JobRecord] = {}
         """Records by UID of jobs whose owners have exited, but which may still occupy CPUs."""
         self._releases: dict[str, list[Future[None]]] = {}
@@ -142,7 +142,7 @@ class Jobs:
             pod: the job's pod.
             user: user ID of the owner.
             owner: the process that requests the job.
-            ticket: the owner's text for `resume`; the job then waits for room. Empty means that a job without room is refused.
+            ticket: the owner's text for `resume`. A job with a ticket waits for room. Empty means that a job without room is refused.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
             reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means none.
             weight: the weight of the user.

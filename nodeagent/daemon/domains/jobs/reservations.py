@@ -20,7 +20,7 @@ _MAX_BYTES = 1 << 20
 
 
 class Reservations:
-    """Reservations that have not ended. Any thread may read them; one thread at a time changes them.
+    """Reservations that have not ended. Any thread may read them, but only one thread at a time changes them.
 
     A new reservation is first held: while it is being decided, turns respect it and start no job that conflicts with it.
     """
@@ -41,7 +41,7 @@ class Reservations:
         self._is_unusable = False
         """Whether the file can't be parsed. It is then set aside before a new file is written."""
         self._kept = self._saved = self._read()
-        """Reservations: in `_kept` all that have not ended, in `_saved` those in the file."""
+        """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 
     def _read(self) -> tuple[Reservation, ...]:
         found, problem = None, "it has another form"
@@ -70,7 +70,7 @@ class Reservations:
         return next((one for one in self.list_current() if one.name == name), None)
 
     def list_for_turn(self) -> tuple[Reservation, ...]:
-        """Return the reservations that a turn must respect: those that have not ended, and the held reservation."""
+        """Return the reservations that a turn must respect: all that have not ended, and the held reservation."""
         if self._saved != self.list_current() and self._writing.acquire(blocking=False):
             # If the file still listed ended reservations, they would be back after a restart with a clock that was set back.
             try:

@@ -71,7 +71,7 @@ class OwnDomain(PassiveDomain):
         return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
-        """Return the run IDs whose main process is outside its container's cgroup.
+        """Return the IDs of the runs whose main process is outside the container's cgroup.
 
         The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel reports no
         process that leaves a cgroup, unless the cgroup becomes empty.

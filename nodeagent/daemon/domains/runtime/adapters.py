@@ -1,4 +1,4 @@
-"""Differences between the container runtimes that support NRI, as data."""
+"""Table of the differences between the container runtimes that support NRI."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

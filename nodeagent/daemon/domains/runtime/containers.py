@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from nodeagent.core.model.topology import Topology
 
 LOOK_SECONDS = 60.0
-"""Interval between two checks for refused pods that are gone, and for processes below kubepods that belong to no container.
+"""Interval in seconds between two checks for refused pods that were removed, and for processes below kubepods outside known containers.
 
 After its own restart, containerd 1.7 doesn't report removed pods.
 """
@@ -236,7 +236,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return the CPUs that containers of the runtime may still use although the CPUs aren't allocated to them."""
+        """Return the CPUs that the runtime's containers may still use, although these CPUs are no longer allocated to them."""
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
         for occupant in self._occupants(state, self._pending.node):

@@ -1,4 +1,4 @@
-"""Connections as an NRI plugin: one that is kept open and serves calls, and short ones that push changes."""
+"""Connections as an NRI plugin: a permanent one that serves calls, and short ones that push changes."""
 
 import threading
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class Push:
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
         """Create a push.
 
-        `updates` returns the changes for the listed containers; meanwhile the runtime calls no plugin, so no answer is newer.
+        `updates` returns the changes for the listed containers. While it runs, the runtime calls no plugin, so no answer is newer.
         """
         self.index = index
         self._updates = updates

@@ -132,10 +132,7 @@ class SystemdDomain(PassiveDomain):
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the recorded units that no pod pins or will pin.
-
-        The state was lost, and the manifests of their pods are gone or refused.
-        """
+        """Return the recorded units that no pod pins or will pin: the state was lost, and the manifests were removed or refused."""
         if not (recorded := self._records.look().keys()):
             return ()
         known = {entry.pod.uid for entry in look.state.entries}

@@ -193,7 +193,7 @@ class CgroupTree:
 
         Args:
             top: path of the topmost cgroup, below the root cgroup. The cgroup need not exist.
-            is_known: tells whether a cgroup is known. Cgroups below a known one are skipped.
+            is_known: function that returns whether a cgroup is known. Cgroups below a known cgroup are skipped.
         """
         found: dict[str, CpuSet] = {}
         pending = [(top, CpuSet())]
@@ -228,7 +228,7 @@ class CgroupTree:
         """Carry out one change, and check that the kernel granted the value.
 
         Raises:
-            CgroupError: the change failed, or the effective CPUs or memory nodes differ from those written.
+            CgroupError: the change failed, or the effective CPUs or memory nodes differ from the written values.
         """
         # enabling a controller adds files to the cgroups below
         file = change.attribute.value if isinstance(change, SetAttribute) else ""
@@ -298,7 +298,9 @@ class CgroupTree:
         return CpuSet.from_ids(outside)
 
     def _gather(self, path: str) -> None:
-        """Let each thread that may run on other CPUs run on all CPUs of its cgroup, even if it had set its own affinity.
+        """Let each thread of a cgroup that may run on other CPUs run on all CPUs of the cgroup.
+
+        An affinity that the thread has set is lost.
 
         If a thread's id is reused meanwhile, the kernel still restricts the new thread to the CPUs of its own cgroup.
         """
@@ -434,7 +436,7 @@ class CgroupTree:
 
 @lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same texts
 def _parse_contents(content: tuple[str | None, ...]) -> ObservedCgroup:
-    """Parse the texts of a cgroup's `_FILES`. The path stays empty.
+    """Parse the texts of a cgroup's files, in the order of `_FILES`. The result has an empty path.
 
     Raises:
         ValueError: a text doesn't have its file's format.

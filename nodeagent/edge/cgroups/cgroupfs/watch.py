@@ -138,7 +138,7 @@ class _Watching:
         self._paths: dict[int, str] = {}
         """Paths of the pods' cgroups, by watch descriptor."""
         self._events: dict[int, str] = {}
-        """Paths of cgroups whose `cgroup.events` is watched, by watch descriptor."""
+        """Paths of the cgroups with a watch of `cgroup.events`, by watch descriptor."""
         self.lock = threading.RLock()
         """Lock that protects the queue of events and the changes."""
         self.changes: set[tuple[str, str]] | None = None
