@@ -69,7 +69,7 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Return whether the lane is free for this asker: no question of another asker is pending, or this asker has got its last answer."""
+        """Return whether the lane is free for this asker: another asker has no pending question, or this asker has its last answer."""
         with self._lock:
             decision = self._inquiries.get(asker)
             has_answer = decision is not None and decision.missing in decision.answers

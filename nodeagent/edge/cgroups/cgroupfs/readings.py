@@ -74,13 +74,13 @@ class CgroupReadings:
         )
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the doubtful cgroups again, and a part of the others.
+        """Read the marked cgroups again, and a part of the others.
 
         Unchanged readings stay the same objects. Without any change, the same mapping is returned.
 
         Args:
             own: paths of the agent's directories that aren't pods (`burstable`, …).
-            part: part of all cgroups to read again without a doubt, 0 to 1.
+            part: part of all cgroups to read again even if unmarked, 0 to 1.
 
         Raises:
             CgroupError: a cgroup can't be read. It is read again at the next refresh.
