@@ -1,4 +1,3 @@
-"""Resources that pods can be given, one package each: CPUs, memory, devices, claims.
-
-Only claims import other resources. The rest of core uses resources by the contract in core/resources/resource.py.
+"""Resources that are allocated to pods, one package each: CPUs, memory, devices, claims. Only claims import other resources. The rest of
+core uses resources by the contract in core/resources/resource.py.
 """

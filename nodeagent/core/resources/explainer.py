@@ -1,7 +1,7 @@
 """Contract of a resource's explainer: the events and steps of the resource, its free amounts, and smaller amounts that are worth a trial.
 
-A resource has an `explainer`, which extends `Explainer`, if its hints and the words of its kind (`ResourceKind.describe`) aren't a
-sufficient explanation. No decision depends on explainers.
+Some resources are explained sufficiently by their hints and by `ResourceKind.describe`. All others have an `explainer`, which extends
+`Explainer`. No decision depends on explainers.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ MAX_AMOUNT = 2**62
 
 
 class ResourceEvent(Protocol):
-    """Step of a resource in the decision on a pod, for an observer."""
+    """Event of a resource during the decision on a pod, reported to an observer."""
 
     @property
     def is_for_hints(self) -> bool:
@@ -48,9 +48,9 @@ class SoughtAmount(Struct, frozen=True):
     shared: int
     """Part of the amount that doesn't request exclusive CPUs."""
     least_demand: PodDemand
-    """Demand that the pod would have if it requested an amount of 1 of this resource."""
+    """Demand of the pod if it requested an amount of 1 of this resource."""
     demand: PodDemand
-    """Demand that the pod has with the requested amount of this resource."""
+    """Demand of the pod with the requested amount of this resource."""
 
     @property
     def bounded(self) -> int:
@@ -70,7 +70,7 @@ class SmallerAmounts(Struct, frozen=True):
 
 
 class Explainer(Struct, frozen=True):
-    """Explanations of one resource. The methods here return no explanation."""
+    """Explanations of one resource. The methods of this base class explain nothing."""
 
     def observed_by(self, _observer: Callable[[ResourceEvent], None]) -> Resource | None:
         """Return the resource with an observer of its events. None means that the resource has no events."""
@@ -81,7 +81,7 @@ class Explainer(Struct, frozen=True):
         raise NotImplementedError
 
     def find_lasting(self, _held: PodPromises, _apps: frozenset[str]) -> Holdings | None:
-        """Return the holdings that don't change while a pod with these apps runs. None means all holdings."""
+        """Return the holdings that don't change while a pod with these app containers runs. None means all holdings."""
         return None
 
     def check_pod(self, _pod: PodDemand) -> Refusal | None:
@@ -102,7 +102,9 @@ class Explainer(Struct, frozen=True):
         return ()
 
     def count_fewest_nodes(self, _promises: Promises, _demand: PodDemand | ContainerDemand) -> int:
-        """Return how many NUMA nodes the demand needs on an empty machine. The value 0 means that it depends on no node."""
+        """Return the number of NUMA nodes that the demand needs on an empty machine. The value 0 means that the demand depends on no
+        node.
+        """
         return 0
 
     def list_smaller(self, _sought: SoughtAmount) -> SmallerAmounts | None:
@@ -114,13 +116,13 @@ class Explainer(Struct, frozen=True):
         return ()
 
     def round_amount(self, _resource: str, _container: Container, _demand: ContainerDemand) -> tuple[int, int] | None:
-        """Return the nearest amounts below and above a request that can be allocated. None means that the request itself can
-        be allocated.
+        """Return the nearest amounts below and above a request that can be allocated. None means that the requested amount itself can be
+        allocated.
         """
         return None
 
     def list_additions(self) -> Sequence[Mapping[str, int]]:
-        """Return amounts that are worth a trial in addition to the containers' amounts, for pod-level amounts."""
+        """Return additional pod-level amounts that are worth a trial, on top of the sum of the containers' amounts."""
         return ()
 
 

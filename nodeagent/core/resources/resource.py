@@ -1,8 +1,8 @@
 """Contract between a resource and the code that treats all resources alike: admission, resizes, starts, recovery, invariants, metrics.
 
-A resource is built once from the machine and the configuration (core/admission/resource_kinds.py). A resource has no state: its methods
-take promises and return new ones. Resources are called in kubelet's fixed order and don't know one another. Each resource has its own types
-for a pod's holdings and for the node's accounts (core/model/holdings.py).
+A resource is built once from the machine and the configuration (core/admission/resource_kinds.py). A resource has no state. Its methods
+take promises and return new promises. Resources are called in kubelet's fixed order, and are independent of one another. Each resource has
+its own types for a pod's holdings and for the node's accounts (core/model/holdings.py).
 
 Claims have holdings but no `Resource`, because a decision on claims wraps the decisions of all resources. Each way to meet a pod's claims
 allocates CPUs, memory and devices first. Then the whole pod is decided, until a way is admitted (core/resources/claims/placing.py).
@@ -42,7 +42,7 @@ AGAIN = "remove its manifest and add it again when there is room"
 
 
 class Allocation(Struct, frozen=True):
-    """Result of an allocation by a resource."""
+    """Result of an allocation of a resource."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -63,7 +63,7 @@ class Allocated(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """Allocated part of a countable amount on some NUMA nodes. The unit is the amount's own."""
+    """Allocated part of a countable amount on some NUMA nodes. The unit is that of the amount."""
 
     nodes: NumaMask
     allocated: int
@@ -90,9 +90,7 @@ class ResourceFailedError(Exception):
 
 
 class Resource(Struct, frozen=True):
-    """A kind of resource that is allocated to pods. Abstract methods must be implemented. All other methods have a default result, which
-    means that the resource has nothing to add.
-    """
+    """A kind of resource that is allocated to pods. Abstract methods must be implemented. All other methods have a default result."""
 
     name: ClassVar[str]
     """Name of the resource in traces of decisions."""
@@ -103,13 +101,13 @@ class Resource(Struct, frozen=True):
 
     @property
     def managed(self) -> frozenset[str]:
-        """Extended resources that pods request by count and that only this resource allocates. A pod that requests an unknown extended
-        resource is refused.
+        """Extended resources that only this resource allocates, by count. A pod that requests an extended resource without such a manager
+        is refused.
         """
         return frozenset()
 
     def explainer(self) -> "Explainer | None":
-        """Return the resource's explainer. None means that explanations have only the resource's hints and the words of its kind.
+        """Return the resource's explainer. None means that the resource's hints and `ResourceKind.describe` are sufficient explanations.
 
         The explainer's code is loaded only for explanations.
         """
@@ -124,20 +122,22 @@ class Resource(Struct, frozen=True):
         return {}
 
     def limited_to(self, pod: PodDemand) -> Self:
-        """Return the resource limited to the part that the pod may have: a NUMA node, a class of cores, or whole cores."""
+        """Return the resource limited to the part that the pod may use: one NUMA node, a class of cores, or whole cores."""
         return self
 
     def without_preferred_nodes(self) -> Self:
-        """Return the resource without the settings that prefer NUMA nodes and that kubelet lacks."""
+        """Return the resource without the settings that prefer NUMA nodes. kubelet has no such settings."""
         return self
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Return the refusal with an extended message, which also names the limits to which the resource was subject for the pod."""
+        """Extend the message of a refusal by the limits that applied to the resource for this pod."""
         return refusal
 
     @abstractmethod
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide a container's request. Called before its allocation, except under policy none."""
+        """Return the NUMA nodes that could provide a container's request. Called before the container's allocation, except under policy
+        none.
+        """
 
     @abstractmethod
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
@@ -146,20 +146,21 @@ class Resource(Struct, frozen=True):
     def fits_on_each(
         self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
     ) -> bool:
-        """Tell whether each of these NUMA nodes, which are a hint, has room for a part of the request (sameNumaNodes).
-
-        `container` is None for the pod as a whole.
+        """Tell whether each of these NUMA nodes has room for a part of the request (sameNumaNodes). The nodes form a hint. `container` is
+        None for the pod as a whole.
         """
         return True
 
     def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
-        """Return the NUMA nodes of a container's holdings, with the amount on each, if huge pages should be near them (spreadHugePages)."""
+        """Return the NUMA nodes of a container's holdings, with the amount on each node. The result is empty unless huge pages should be
+        near these holdings (spreadHugePages).
+        """
         return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated shares of the amount with this name, by NUMA nodes, to compare sets of NUMA nodes (KEP-6007).
+        """Return the allocated shares of an amount, by NUMA nodes. Scores of sets of NUMA nodes depend on these shares (KEP-6007).
 
-        The name is that of a list of hints, or the resource's own. Return nothing if the resource isn't scored.
+        `name` is the name of a list of hints, or of the resource itself. The result is empty if the resource isn't scored.
         """
         return ()
 
@@ -170,7 +171,7 @@ class Resource(Struct, frozen=True):
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
         """Allocate the request of a pod as a whole under the hint of its first container, and divide it among the containers.
 
-        Without a method of its own, the resource is allocated to each container separately, because containers can't share it.
+        By default, the resource is allocated to each container separately, because containers can't share it.
         """
         for container in pod.containers:
             allocation = self.allocate_container(promises, pod, container)
@@ -180,7 +181,7 @@ class Resource(Struct, frozen=True):
         return Allocation(promises)
 
     def end_reuse(self, promises: Promises) -> Promises:
-        """Forget the amounts that later containers could reuse from init containers. Called once the pod is admitted."""
+        """Forget the amounts that later containers could have reused from init containers. Called once the pod is admitted."""
         return promises
 
     # Methods that read the holdings of a pod
@@ -202,7 +203,7 @@ class Resource(Struct, frozen=True):
         return NumaSet()
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        """Return the changes of metrics that kubelet counts when a container already holds its request."""
+        """Return the changes of metrics that kubelet counts for a container that already holds its request."""
         return ()
 
     # Methods called when containers start, are resized or end
@@ -263,18 +264,18 @@ class Resource(Struct, frozen=True):
         return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup contradicts the recorded holdings. If so, no record of the pod is trusted."""
+        """Whether a container's cgroup contradicts the recorded holdings. If so, no record of the pod is used."""
         return False
 
     @abstractmethod
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         """Allocate the former holdings that a pod may keep on this machine. Called for the pods in the order of their admission.
 
-        The promises contain the kept holdings of earlier pods, and nothing of this pod.
+        The promises contain the kept holdings of earlier pods, but no holdings of this pod.
         """
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        """Whether the pod holds less than it requests, once all pods have their kept holdings."""
+        """Whether the pod holds less than it requests. Called once all pods have their kept holdings."""
         return not by_pod and not self.has_pod(held, pod)
 
     def is_away(self, held: PodPromises) -> bool:
@@ -284,7 +285,7 @@ class Resource(Struct, frozen=True):
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
         """Return ways to add missing amounts near the pod's holdings, the best way first.
 
-        An admission completes each way. If no way succeeds, the whole pod is decided again.
+        Each result is completed by an admission. If no admission succeeds, the whole pod is decided again.
         """
         return (promises,)
 
@@ -295,7 +296,7 @@ class Resource(Struct, frozen=True):
         yield from ()
 
     def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
-        """Return the node's values that differ from the saved promises, while all pods keep their allocations."""
+        """Return the node's values that differ from the saved promises. All pods keep their allocations."""
         yield from ()
 
     # Methods for invariants and metrics

@@ -13,7 +13,7 @@ class ClaimHoldings(Struct, frozen=True):
     """Allocations of the claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """Allocations in the order of the pod's claims. Their CPUs, memory and devices are also in the containers' holdings."""
+    """Allocations in the order of the pod's claims. The claimed CPUs, memory and devices are also in the containers' holdings."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -21,14 +21,14 @@ class ClaimHoldings(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return 0  # claims have no size of their own, because their devices already count as CPUs, memory and devices
+        return 0  # claims don't count, because their devices already count as CPUs, memory and devices
 
     def without(self, container: str) -> "ClaimHoldings":  # noqa: ARG002 -- claims are the pod's
         return self
 
 
 def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
-    """Return (`namespace/name` of a claim, UID of the pod) for all allocated claims."""
+    """Return all allocated claims, as (`namespace/name` of the claim, UID of the pod)."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
     return claims.union(*(_list_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims

@@ -1,6 +1,6 @@
 """Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and PCI cards.
 
-Names and attributes are the same as in existing drivers. The inventory doesn't tell whether a device is allocated.
+Names and attributes are the same as in existing drivers. The inventory doesn't contain allocations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from nodeagent.core.model.topology import Cpu, Topology
 
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
-"""Limit on the length of an attribute (DeviceAttributeMaxValueLength)."""
+"""Limit on the length of an attribute's text (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
 """Name of the capacity of memory devices, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
@@ -24,7 +24,7 @@ _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"
 """Names of the core classes in dra-driver-cpu."""
 
 Value = int | str | bool | tuple[str, ...] | tuple[int, ...]
-"""Value of an attribute. A tuple matches if any of its values matches (KEP-5491)."""
+"""Value of an attribute. A tuple is a list of values, and matches if any of them matches (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
@@ -54,8 +54,8 @@ def claimable(
         topology: the current machine.
         reserved: CPUs that are never allocated exclusively.
         cards: PCI devices, each with its NUMA node if known.
-        lists_nodes: whether the `numaNode` of a card is a list of its node and the nearest nodes of the same socket (KEP-6072, the gate
-            DRAListTypeAttributes).
+        lists_nodes: whether a card's `numaNode` is a list, with the card's node and the nearest nodes of the same socket (KEP-6072, the
+            gate DRAListTypeAttributes).
     """
     cards = tuple(cards)
     roots = _find_cpus_near_roots(topology, cards)
@@ -89,8 +89,8 @@ def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
 
 
 def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root: the CPUs of its cards' NUMA nodes. For cards with an unknown node, these are the kernel's local
-    CPUs.
+    """Return the CPUs near each PCI root: the CPUs of the NUMA nodes of the root's cards. For a card with an unknown node, use the kernel's
+    local CPUs.
     """
     found: dict[str, CpuSet] = {}
     for card, node in cards:

@@ -1,7 +1,7 @@
 """Search for the devices that each request of a pod's claims may have: by selectors, counts, alternatives and attribute constraints.
 
 All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. Each way has
-enough devices for all requests at once (bipartite matching). This module doesn't choose which of these devices are allocated.
+enough devices for all requests at once (bipartite matching). The choice among these devices is made elsewhere (placing.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +17,11 @@ MOST_TRIED = 4096
 """Limit on the combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Limit on evaluated selectors for one pod: about ten seconds. 32 requests of 8 alternatives with 32 selectors each exceed the limit."""
+"""Limit on evaluated selectors for one pod. Evaluating so many takes about ten seconds. 32 requests of 8 alternatives with 32 selectors
+each exceed the limit.
+"""
 MOST_LOOKS = 20_000_000
-"""Limit, per pod, on the devices examined while devices are matched with requests: about two seconds."""
+"""Limit, per pod, on the devices examined while devices are matched with requests. Examining so many takes about two seconds."""
 _LOOKS_OF_VALUE = 8
 """Cost of reading an attribute of a device, counted in examined devices."""
 
@@ -36,7 +38,7 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """The devices that a request may have in one way to meet the claims."""
+    """Devices permitted for a request in one way to meet the claims."""
 
     wish: Wish
     way: DeviceRequest
@@ -66,13 +68,13 @@ class Looks(Struct):
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Function that tells whether a device is free, or still has enough capacity for a request."""
+"""Function that tells whether a device is free, or still has enough free capacity for a request."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Yield the devices that each request may have, one way after the other.
+    """Yield the permitted devices of each request, for one way to meet the claims after the other.
 
     Args:
         wishes: the requests.
@@ -127,7 +129,7 @@ def ways_to_meet(
 
 
 class _Constraint(Struct, frozen=True):
-    """An attribute whose values must match, or be distinct, with the positions of the affected requests."""
+    """Constraint on an attribute, whose values must all match or all differ, with the positions of the affected requests."""
 
     attribute: str
     places: tuple[int, ...]
@@ -135,7 +137,7 @@ class _Constraint(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""Devices by the position of the request: one set for the whole request, or one set for each of its devices."""
+"""Permitted devices, by the position of the request: one set for the whole request, or one set for each of its devices."""
 
 
 def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
@@ -153,7 +155,7 @@ def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
 
 
 def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: Looks) -> Iterator[_Groups | None]:
-    """Yield the remaining devices for each combination of attribute values. None marks a combination with too few devices."""
+    """Yield the remaining permitted devices for each combination of attribute values. None marks a combination with too few devices."""
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
@@ -192,7 +194,7 @@ def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups 
 
 
 def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield the devices for each assignment in which every needed device has its own value of the attribute."""
+    """Yield the permitted devices for each assignment in which every needed device has a different value of the attribute."""
     parts = [(place, each) for place in constraint.places for each in groups[place]]
     for chosen in _list_distinct_assignments(parts, constraint.attribute, frozenset()):
         if chosen is None:
@@ -232,7 +234,7 @@ def _replace_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count:
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
-    """Return the values of a device's attribute. Each value comes with its type, so that 1, "1" and true are distinct."""
+    """Return the values of a device's attribute. Each value is paired with its type, so that 1, "1" and true are distinct."""
     value = device.attribute(attribute)
     if value is None:
         return set()
@@ -247,8 +249,8 @@ def _get_value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
 def matching(
     allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
 ) -> Mapping[str, int] | None:
-    """Match devices with all requests at once. Return the position of the request by device name. None means that there are too few
-    devices.
+    """Match devices with all requests at once. Return, by device name, the position of the request that gets the device. None means that
+    there are too few devices.
 
     Requests can share memory, so memory is checked only when it is allocated.
 
@@ -260,13 +262,13 @@ def matching(
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     first_free = [0] * len(names)
-    """Position, by request, of the first candidate that may be free. A device that has an owner never becomes free during this search."""
+    """Position, by request, of the first candidate that may be free. A device with an owner never becomes free during this search."""
 
     def give(place: int) -> bool:
         """Find a device for a request. To make room, devices may move from other requests."""
         moved: dict[int, tuple[int, str]] = {}
-        """Planned moves, by the request that would give up a device. Each has the request that would get the device, and the
-        device's name.
+        """Planned moves, by the request that would give up a device. Each move has the request that would get the device, and the device's
+        name.
         """
         queue = [place]
         for request in queue:
@@ -276,7 +278,7 @@ def matching(
             if first_free[request] < len(candidates):
                 taker, name = request, candidates[first_free[request]]
                 owner[name] = taker
-                # along the chain of moves, each request gets the device that the next one gave up
+                # along the chain of moves, each request gets the device that the next request gives up
                 while taker != place:
                     taker, name = moved[taker]
                     owner[name] = taker

@@ -1,7 +1,7 @@
 """Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the pod itself is decided.
 
-Among the CPUs and memory that a claim allows, the CPU manager and the memory manager choose. The pod is then decided as if it already held
-these devices, so that all other allocations are aligned with them. This module is loaded only for pods with claims.
+The CPU manager and the memory manager choose among the CPUs and memory permitted by a claim. The pod is then decided as if it already held
+the claimed devices, so that all other allocations are aligned with these devices. This module is loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,16 +42,16 @@ MOST_TRIED = 256
 
 
 class Met(Struct, frozen=True):
-    """One way to meet the claims of a pod."""
+    """One way to meet the claims of a pod, with its devices allocated."""
 
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """Demand of the pod, in which the cards of its claims are added to the devices to be near."""
+    """Demand of the pod. The cards of the pod's claims are added to the devices to be near."""
 
 
 class _MisfitError(Exception):
-    """One way doesn't meet the claims. The text gives the reason."""
+    """One way to meet the claims has failed. The text gives the reason."""
 
 
 def ways_to_place(
@@ -67,13 +67,13 @@ def ways_to_place(
     """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
 
     Args:
-        resources: the node's resources, limited to what this pod may have of them.
+        resources: the node's resources, limited to the parts that this pod may use.
         cards: the discovered devices.
         machine: the current machine.
         promises: the promises without the allocations of the claims.
         pod: a pod with claims.
         demand: the pod's other requests.
-        lists_nodes: whether cards list the NUMA nodes near them, not only their own.
+        lists_nodes: whether a card lists nearby NUMA nodes in addition to its own.
     """
     (cpus,) = (one.manager for one in resources if isinstance(one, CpuResource))
     (memory,) = (one.manager for one in resources if isinstance(one, MemoryResource))
@@ -270,7 +270,7 @@ class _Placing:
             if rank == _CPU:
                 chosen = self._choose_cpus(promises, draft, users[0], each, candidates, mask)
                 with_room = _leave_room(chosen, each, candidates, later_requests, taken, self._looks)
-                if with_room != chosen:  # the options of the CPU policy apply to the replacement, too
+                if with_room != chosen:  # the options of the CPU policy apply to the replacement as well
                     chosen = self._choose_cpus(promises, draft, users[0], each, with_room, mask)
                 cpus = CpuSet.from_ids(device.cpu for device in chosen if device.cpu is not None)
                 draft.default -= cpus
@@ -390,8 +390,8 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Check that the number of claimed CPUs equals the container's CPU request. The request counts for the node's capacity and the CPU
-        weight.
+        """Check that the number of claimed CPUs equals the container's CPU request. The request determines the node's remaining capacity
+        and the CPU weight.
         """
         requested = self._get_demand(container).cpus
         if requested == len(cpus):

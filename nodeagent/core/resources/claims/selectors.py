@@ -1,6 +1,6 @@
-"""CEL selectors (cel.dev): expressions that select devices. Expressions see the same properties of a device as in Kubernetes.
+"""CEL selectors (cel.dev): expressions that select devices. Expressions can use the same properties of a device as in Kubernetes.
 
-The environment has `device.driver`, `device.attributes`, `device.capacity` and quantities. The library lacks `cel.bind` and optional fields
+These are `device.driver`, `device.attributes` and `device.capacity`, with quantities. The library lacks `cel.bind` and optional fields
 (`.?`).
 """
 
@@ -24,10 +24,10 @@ _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s
 missing.
 """
 _MAX_DEPTH = 64
-"""Limit on nested brackets, far below the parser's stack limit."""
+"""Limit on nested brackets. It is far below the depth at which the parser's stack overflows."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
-"""Pattern of a macro that iterates over a list. A comment may stand between the macro and its bracket."""
+"""Pattern of a macro that iterates over a list. A comment may be between the macro and its bracket."""
 MOST_STEPS = 10_000
 """Limit on the steps of nested iterations for one device. The library itself has no such limit."""
 
@@ -41,7 +41,7 @@ def check(expression: str) -> None:
 
     Raises:
         SelectorError: the expression is not valid CEL, or uses an unknown variable. Unknown functions fail only when the expression is
-            evaluated. The pod is refused then.
+            evaluated, and the pod is then refused.
     """
     program, _ = _compile(expression)
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}

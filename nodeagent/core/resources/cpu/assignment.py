@@ -1,7 +1,7 @@
 """Choice of CPUs from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
 
-The policy is the order in which groups of CPUs are visited. Groups with fewer free CPUs come first, so that groups with many free CPUs stay
-intact. The distribution across NUMA nodes (distribution.py) uses this module.
+The order in which groups of CPUs are visited makes up the policy. Groups with fewer free CPUs come first, so that groups with many free
+CPUs stay intact. The distribution across NUMA nodes (distribution.py) uses this module.
 """
 
 from collections.abc import Iterable, Iterator
@@ -99,8 +99,8 @@ class _Picker:
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Groups are listed when a phase starts. A group that lies in two larger groups is listed twice. With averages, a core is listed
-        # even if one of its CPUs is in use.
+        # Groups are listed when a phase starts. A group in two larger groups is listed twice. With averages, a core is listed even if one
+        # of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
@@ -152,7 +152,7 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have the same number of free CPUs. So they needn't be sorted, and only the cores that are taken are visited.
+            # All whole cores have the same number of free CPUs. So sorting isn't needed, and only cores that are taken are visited.
             self.take_groups(
                 (
                     core
@@ -213,14 +213,16 @@ def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield the inner groups of each outer group in turn, lazily. Inner groups without a free CPU inside the outer group are left out."""
+    """Yield the inner groups of one outer group after the other, lazily. Inner groups without a free CPU in the outer group are left
+    out.
+    """
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort groups by (free CPUs ascending, id ascending), and leave out groups without free CPUs."""
+    """Sort groups by the number of free CPUs, then by ID, both ascending. Groups without free CPUs are left out."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     if len(counted) > 1:
         counted.sort(key=itemgetter(0, 1))

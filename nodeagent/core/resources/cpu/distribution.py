@@ -1,7 +1,7 @@
-"""Choice of CPUs spread evenly over the fewest NUMA nodes that can hold them: the option distribute-cpus-across-numa.
+"""Choice of CPUs spread evenly over the fewest sufficient NUMA nodes: the option distribute-cpus-across-numa.
 
-Each node of a combination provides the same share. The remainder is taken in groups of CPUs from some of these nodes, chosen so that the
-numbers of free CPUs of all nodes become as equal as possible.
+Each node of a combination provides the same share. The remainder is taken in groups of CPUs from some of these nodes. These nodes are
+chosen so that the numbers of free CPUs of all nodes become as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ class Distributing(Struct, frozen=True):
     """The option distribute-cpus-across-numa, as the Select step of the static policy."""
 
     picking: Picking
-    """Packs the CPUs within each node, without uncore alignment."""
+    """Order in which CPUs are packed within each node, without uncore alignment."""
     group_size: int
-    """Number of CPUs that stay together: kubelet's average core size under full-pcpus-only, otherwise 1."""
+    """Number of CPUs that stay together. Under full-pcpus-only, this is kubelet's average core size, otherwise 1."""
     overwritten: bool = False
     """Whether later combinations overwrite a remembered combination, as in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
@@ -44,7 +44,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination: the first `length` elements of an array, which later combinations may overwrite."""
+    """A combination to be remembered: the first `length` elements of an array. Later combinations may overwrite these elements."""
 
     array: list[int]
     length: int
@@ -64,7 +64,7 @@ class _NodeChoice(Struct, frozen=True):
 
 
 def distribute(distributing: Distributing, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Pick `count` CPUs out of the available ones, evenly over NUMA nodes."""
+    """Pick `count` of the available CPUs, evenly over NUMA nodes."""
     picking, size = distributing.picking, distributing.group_size
     if count % size:
         return pick(picking, available, count)
@@ -90,7 +90,9 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes after whose use the free CPUs of all nodes differ least. Of equal combinations, the first wins."""
+    """Choose the combination of k nodes that leaves the most equal numbers of free CPUs on all nodes. If several combinations are equal,
+    the first wins.
+    """
     size = distributing.group_size
     share = count // k // size * size
     rest = count - share * k
@@ -122,8 +124,8 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that provide the remainder. Also return how unequal the free CPUs then become, or infinity if no choice has enough
-    CPUs.
+    """Choose the nodes that provide the remainder. Also return the resulting inequality of the nodes' free CPUs, or infinity if no choice
+    has enough CPUs.
     """
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
@@ -142,7 +144,7 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups of CPUs from the nodes in turn until the remainder is provided, and return the remaining free CPUs per node."""
+    """Take groups of CPUs from one node after the other until the remainder is provided. Return the remaining free CPUs of each node."""
     free = list(after)
     while rest > 0:
         for x in nodes:
@@ -192,7 +194,7 @@ def _list_combinations(
     Several calls may share one budget, which limits the number of combinations.
 
     kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place if there is capacity. Later combinations then
-    overwrite parts of a remembered one. Without `overwritten`, each combination has its own array.
+    overwrite parts of a remembered combination. Without `overwritten`, each combination has an array of its own.
     """
     arrays = (
         _list_overwritten_combinations(items, length, [], 0, 0)
@@ -211,7 +213,8 @@ def _list_distinct_combinations(
         return
     tried = set()
     for i in range(start, len(items) - length + 1):
-        # If an earlier item had as many free CPUs, all combinations with it and the following items were tried already.
+        # If an earlier item had as many free CPUs as this item, all combinations of such an item with the following items were tried
+        # already.
         if free[items[i]] not in tried:
             tried.add(free[items[i]])
             for rest in _list_distinct_combinations(items, length - 1, free, i + 1):

@@ -1,5 +1,5 @@
-"""CPUs in explanations: the chosen CPUs with the applied rules, the free CPUs of each NUMA node, and other requested numbers that are worth
-a trial.
+"""CPUs in explanations: the chosen CPUs with the applied rules, the free CPUs of each NUMA node, and numbers of CPUs that are worth a trial
+instead of the request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class TakenTogether(Struct, frozen=True):
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """NUMA node as whose equal share the CPUs were taken (distribute-cpus-across-numa)."""
+    """NUMA node that provides the CPUs as its equal share (distribute-cpus-across-numa). None means that the CPUs aren't such a share."""
     is_remainder: bool = False
     """Whether the CPUs belong to the remainder after the equal shares."""
     plugin: str | None = None
@@ -156,8 +156,8 @@ class CpuExplainer(Explainer, frozen=True):
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
         """Return smaller CPU requests that are worth a trial: in thousandths if the CPUs are shared, otherwise whole CPUs or whole cores.
 
-        Fewer exclusive CPUs may be on another NUMA node and block another container there. And fewer CPUs may be refused where more are
-        admitted: `restricted` admits 9 CPUs on two nodes with 5 free CPUs each, but refuses 6 CPUs.
+        A smaller request isn't always admitted. Fewer exclusive CPUs may be on another NUMA node, and leave too few CPUs for another
+        container there. Policy `restricted` admits 9 CPUs on two nodes with 5 free CPUs each, but refuses 6 CPUs.
         """
         if sought.resource != CPU:
             return None
@@ -175,7 +175,7 @@ class CpuExplainer(Explainer, frozen=True):
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
         exclusive = -(-(sought.asked - sought.shared) // MILLI)
-        # If cores differ in size, the free cores may be larger than the cores that make up the nearest number.
+        # If cores differ in size, the free cores may be larger than the cores that add up to the nearest number.
         further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
         counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
         amounts = (count * MILLI + sought.shared for count in counts if count is not None)
@@ -210,7 +210,7 @@ def _list_choices(events: Sequence[ResourceEvent]) -> tuple[CpuChoice, ...]:
         match event:
             case Choosing(source, available, count, isolated, container):
                 if not isolated:
-                    # If a choice from isolated CPUs was abandoned, the explanation doesn't show it.
+                    # An abandoned choice from isolated CPUs isn't part of the explanation.
                     choices = [choice for choice in choices if not choice.isolated]
                 choices.append(CpuChoice(source, CpuSet(available), count, isolated, container, ()))
                 share = None

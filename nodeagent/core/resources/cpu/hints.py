@@ -1,4 +1,4 @@
-"""NUMA hints of the CPU manager: the sets of NUMA nodes from which a container, or a pod, could get its CPUs."""
+"""NUMA hints of the CPU manager: sets of NUMA nodes that could provide the CPUs of a container or a pod."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -90,7 +90,7 @@ def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> H
 def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
-    """Return the hints of `_list_hints` in described form, if there are too many to list."""
+    """Return the hints of `_list_hints` as a family (core/numa/hint_family.py), if there are too many sets to list."""
     nodes = manager.layout.nodes
     cover = Cover(
         universe=NumaMask(sum(1 << node.id for node in nodes)),

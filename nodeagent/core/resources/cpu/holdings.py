@@ -16,11 +16,13 @@ class CpuHoldings(Struct, frozen=True):
     """CPUs that one pod holds. Every tuple is sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """Exclusive sets by container. A container without one runs in the shared pool."""
+    """Exclusive CPUs by container. A container that isn't listed runs in the shared pool."""
     pod_cpus: CpuSet | None = None
     """CPU set of a pod with pod-level resources."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs at admission, for containers that have got more CPUs since. A container keeps these CPUs when it shrinks again (KEP-5554)."""
+    """CPUs at admission, for containers that have got more CPUs since then. A container keeps these CPUs when its request is lowered again
+    (KEP-5554).
+    """
 
     @property
     def holders(self) -> Iterator[str]:
@@ -34,14 +36,14 @@ class CpuHoldings(Struct, frozen=True):
         return CpuHoldings(remove_item(self.cpus, container), self.pod_cpus, remove_item(self.first_cpus, container))
 
     def own_set(self, name: str) -> CpuSet | None:
-        """Return a container's exclusive CPUs. None means that it runs in the shared pool."""
+        """Return a container's exclusive CPUs. None means that the container runs in the shared pool."""
         for key, cpus in self.cpus:
             if key == name:
                 return cpus
         return None
 
     def remaining_first_set(self, name: str) -> CpuSet | None:
-        """Return the CPUs from a container's admission that it still has. None means that it has no exclusive CPUs."""
+        """Return the CPUs that a container has had since its admission. None means that the container has no exclusive CPUs."""
         own = self.own_set(name)
         first = next((cpus for key, cpus in self.first_cpus if key == name), None)
         return own if own is None or first is None else first & own or own
@@ -100,7 +102,7 @@ def with_default_set(promises: Promises, default: CpuSet) -> Promises:
 
 
 def own_set_of(promises: Promises, uid: str, name: str) -> CpuSet | None:
-    """Return a container's exclusive CPUs. None means that it runs in the shared pool."""
+    """Return a container's exclusive CPUs. None means that the container runs in the shared pool."""
     return promises.of_pod(uid).of(CpuHoldings).own_set(name)
 
 

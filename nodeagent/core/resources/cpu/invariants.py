@@ -82,8 +82,8 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
-    """Whether both containers share the pod's pool, or only the earlier one does and the later one is an init container. kubelet writes
-    such states.
+    """Whether both containers share the pod's pool, or only the earlier one shares it and the later one is an init container. kubelet
+    writes such states.
     """
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False

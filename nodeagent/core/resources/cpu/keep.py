@@ -1,4 +1,4 @@
-"""CPUs after a start of the agent: which CPUs pods keep on this machine, which CPUs replace lost CPUs, and the differences from before."""
+"""CPUs after a start of the agent: CPUs that pods keep on this machine, replacements for lost CPUs, and the resulting differences."""
 
 from collections.abc import Iterator, Mapping
 
@@ -40,7 +40,7 @@ def find_cpus_in_cgroups(
         if len(whole) != demand.cpus or len(cpus) != len(demand.containers):
             return CpuHoldings()
         return CpuHoldings(tuple(sorted(cpus.items())), whole)
-    # If a container's set is larger than its request, the set isn't exclusive: the container runs in the shared pool.
+    # A container whose set is larger than its request has no exclusive set, but runs in the shared pool.
     return CpuHoldings(
         tuple(sorted((c.name, cpus[c.name]) for c in demand.containers if 0 < len(cpus.get(c.name, ())) <= c.cpus))
     )
@@ -81,7 +81,7 @@ def _choose_kept(
     barred = manager.reserved | list_allocated_cpus(promises)
     whole = before.pod_cpus
     if whole is not None:
-        # The slices and the pool of a pod were chosen together, so the pod keeps its whole set or nothing.
+        # The slices and the pool of a pod were chosen together, so the pod keeps either the whole set or no CPUs.
         fits = len(whole) == demand.cpus and whole.isdisjoint(barred) and whole <= machine_cpus
         slices = [(c.name, before.own_set(c.name)) for c in pod.containers]
         own = tuple(sorted((name, cpus) for name, cpus in slices if cpus and cpus <= whole))
@@ -101,10 +101,10 @@ def _choose_kept(
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Add CPUs to sets that are too small, close to the CPUs that are left.
+    """Add CPUs to sets that are too small, close to the remaining CPUs.
 
-    Return two results: with and without the CPUs that only plain init containers hold. Return nothing if the options allow no such set, or
-    if there are CPU plugins, because plugins decide only on whole pods.
+    Return two results: with and without the CPUs that only plain init containers hold. Return no result if the options permit no such set.
+    The same applies to CPU plugins, because plugins decide only on whole pods.
     """
     if manager.chooser is not None:
         return ()

@@ -32,7 +32,9 @@ class NodeSet(Struct, frozen=True):
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""IDs of inner groups in ascending order, by the ID of an outer group. Each inner group has a CPU in common with the outer group."""
+"""Inner groups of each outer group, by the ID of the outer group, in ascending order. An inner group is listed if it has a CPU in common
+with the outer group.
+"""
 
 
 class CpuLayout(Struct, frozen=True):
@@ -49,7 +51,9 @@ class CpuLayout(Struct, frozen=True):
     per_core: int
     per_socket: int
     per_uncore: int
-    """Average sizes, rounded down, by which kubelet decides that a group is whole. On asymmetric machines no group may have this size."""
+    """Average sizes of cores, sockets and uncore caches, rounded down. kubelet considers a group of this size whole. On asymmetric
+    machines, possibly no group has this size.
+    """
     socket_count: int
     nodes_of_sockets: Nesting
     sockets_of_nodes: Nesting
@@ -148,7 +152,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Return whether some of these cores, taken whole, have exactly `count` CPUs together."""
+        """Tell whether some of these cores, each taken whole, have exactly `count` CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -158,7 +162,7 @@ class CpuLayout(Struct, frozen=True):
         sums = 1
         for size, number in numbers.items():
             left, step = number, 1
-            # The set of possible sums, as a number: bit s of `sums` means that a sum of s CPUs is possible.
+            # The set of possible sums, as a number. Bit s of `sums` is set if a sum of s CPUs is possible.
             while left:
                 taken = min(step, left)
                 sums |= sums << size * taken
@@ -167,15 +171,15 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def find_whole_count(self, count: int, step: int) -> int | None:
-        """Return the nearest number of CPUs that whole cores of an empty machine can provide, searching from `count` in steps of 1 or -1.
-        None means that there is no such number nearby.
+        """Return the nearest number of CPUs that consists of whole cores on an empty machine. Numbers are tried from `count` in steps of 1
+        or -1. None means that there is no such number nearby.
         """
         largest = max((core.size for core in self.cores), default=0)
         counts = range(count, max(0, count + step * (largest + 1)), step)
         return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs, and all other CPUs on their cores."""
+        """Return the CPUs with all their sibling CPUs."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

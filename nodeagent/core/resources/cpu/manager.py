@@ -56,7 +56,7 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder for the pod while reserved CPUs are chosen."""
+"""Placeholder for a pod in the choice of reserved CPUs."""
 
 
 class CoreClass(Struct, frozen=True):
@@ -107,7 +107,7 @@ class CpuManager(Struct, frozen=True):
     reserved_cores: CpuMask
     """Reserved CPUs, and all CPUs on the same cores."""
     universe: CpuMask
-    """All CPUs that may be in the default set. Strictly reserved CPUs are not."""
+    """All CPUs that may be in the default set. Strictly reserved CPUs aren't included."""
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
@@ -160,7 +160,7 @@ class CpuManager(Struct, frozen=True):
         return None if self.chooser is None else self.chooser.vetoed(question, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Return the question that asks for `count` of the free CPUs."""
+        """Return the question about `count` of the free CPUs."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
@@ -179,7 +179,7 @@ class CpuManager(Struct, frozen=True):
         )
 
     def of_whole_cores(self) -> "CpuManager":
-        """Return the manager that allocates whole cores, as with full-pcpus-only."""
+        """Return the manager that allocates whole cores only, as with full-pcpus-only."""
         if self.options.full_pcpus_only:
             return self
         options = replace(self.options, full_pcpus_only=True, distribute_cpus_across_cores=False)
@@ -205,7 +205,9 @@ class CpuManager(Struct, frozen=True):
         return self.picking.observer
 
     def usable(self, question: Question, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs that may be allocated under the policy's options: with full-pcpus-only, the CPUs of whole cores."""
+        """Return the CPUs among these that may be allocated under the policy's options. With full-pcpus-only, these are the CPUs of whole
+        cores.
+        """
         for step in self.filters:
             cpus = step.filter(over(question, cpus, question.count)).bits
         return cpus
@@ -310,7 +312,7 @@ def _choose_reserved(
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
     manager = _build_manager(placement, topology, layout, options, CpuSet(), static=True)
-    # Reserved CPUs need not be whole cores.
+    # Reserved CPUs may be parts of cores.
     plain = replace(manager, picking=replace(manager.picking, whole_cores=False))
     picked = plain.assign(plain.asking(Promises(), NOBODY, None, layout.online, count))
     reserved = picked if isinstance(picked, CpuSet) else CpuSet()
@@ -436,7 +438,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse a request that whole cores can't meet (full-pcpus-only). None means no refusal."""
+    """Refuse a request that can't be met with whole cores (full-pcpus-only). None means no refusal."""
     count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -461,7 +463,7 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose CPUs first from the NUMA nodes of the mask, then from other nodes. Use only preferred CPUs if there are enough of them."""
+    """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. If there are enough preferred CPUs, use only these."""
     preferred = CpuMask(question.free.bits & manager.preferred)
     if preferred and _is_preferred_sufficient(manager, question, preferred, mask):
         chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
@@ -473,8 +475,8 @@ def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) 
 def _is_preferred_sufficient(
     manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
 ) -> bool:
-    """Tell whether there are enough preferred CPUs in total, and whether they provide as many CPUs on the mask's nodes as all available
-    CPUs would.
+    """Tell whether there are enough preferred CPUs. On the mask's nodes, they must also provide as many CPUs as all available CPUs
+    would.
     """
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
@@ -522,7 +524,7 @@ def _asks_for_memory(question: Question) -> bool:
 
 
 def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask, *, isolated: bool) -> CpuSet | None:
-    """Choose CPUs of every node of the mask, because the container's memory is on all of these nodes. None means that there is no such
+    """Choose CPUs on every node of the mask, because the container's memory is on all of these nodes. None means that there is no such
     choice.
     """
     shares = divide_among_nodes(manager, question, mask)
@@ -548,7 +550,8 @@ def divide_among_nodes(
     """Divide the request among all nodes of the mask, in whole cores if possible.
 
     Returns:
-        For each node, its ID, its free CPUs and its share. None means that some node can't provide a share, or all have too few CPUs.
+        For each node, its ID, its free CPUs and its share. None means that some node can't provide a share, or that all nodes together have
+            too few CPUs.
     """
     layout = manager.layout
     free = {node.id: CpuMask(question.free.bits & node.cpus) for node in layout.nodes if mask >> node.id & 1}
@@ -566,7 +569,7 @@ def divide_among_nodes(
 
 
 def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:
-    """Return how many CPUs to take from the mask's nodes: as many as possible, up to the number needed."""
+    """Return the number of CPUs to take from the mask's nodes: as many as possible, but at most the number needed."""
     near = min(count, near_cpus.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -594,7 +597,9 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
 
 
 def _find_next_reuse(books: CpuBooks, uid: str, kind: ContainerKind, own: CpuSet) -> CpuReuse | None:
-    """Let later containers reuse an init container's CPUs until another container takes them. Reuse by other pods ends."""
+    """Return the reuse after an allocation. Later containers may reuse an init container's CPUs until another container takes them. Reuse
+    by other pods ends.
+    """
     if books.reuse is None and kind is not ContainerKind.INIT:
         return None
     so_far = books.reuse.cpus if books.reuse is not None and books.reuse.pod_uid == uid else CpuSet()
@@ -663,7 +668,7 @@ def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[
 
 def _return_cpus(manager: CpuManager, promises: Promises, cpus: CpuSet) -> tuple[Promises, MetricDeltas]:
     if Erratum.ONLINE_CHANGE_REFUSED not in manager.quirks:
-        # CPUs that have gone offline are in no pool until they return.
+        # CPUs that have gone offline are in no pool until they come online again.
         cpus &= CpuSet(manager.universe)
     after = with_default_set(promises, default_set(promises) | cpus)
     if Erratum.GAUGES_DRIFT not in manager.quirks:

@@ -10,7 +10,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Rule(enum.StrEnum):
-    """Reason why some CPUs were taken together."""
+    """Reason why CPUs were taken together."""
 
     WHOLE_SOCKET = "whole socket"
     WHOLE_NODE = "whole NUMA node"
@@ -22,7 +22,7 @@ class Rule(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """Source of the CPUs to choose from."""
+    """Set of CPUs from which a choice is made."""
 
     HINT = "hint"
     """Free CPUs on the NUMA nodes of the merged hint (with align-by-socket: on their sockets)."""
@@ -45,7 +45,7 @@ class Choosing(Struct, frozen=True):
     follows.
     """
     container: str | None = None
-    """Container that gets a slice of the pod's set. None means that CPUs of the node are chosen."""
+    """Container that gets a slice of the pod's set. None means that the CPUs are chosen from the node."""
     is_for_hints: ClassVar[bool] = False
 
 
@@ -72,10 +72,10 @@ class PluginAnswered(Struct, frozen=True):
     plugin: str
     point: str
     cpus: CpuSet
-    """CPUs that the plugin kept, offered, selected or scored."""
+    """CPUs in the plugin's answer: kept, offered, selected or scored."""
     score: int | None
     is_for_hints: bool = False
-    """Whether the plugin was called for hints, which concern CPUs on any node."""
+    """Whether the plugin was called for hints, which are about CPUs on any node."""
 
 
 Pick = Choosing | Spread | Took | PluginAnswered

@@ -84,8 +84,8 @@ def offered(manager: CpuManager, question: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the CPUs that the first plugin selects, or else the policy's choice. If plugins score, choose the combination with the highest
-    score.
+    """Choose the CPUs selected by the first plugin with an opinion, or else by the policy. If plugins score, choose the combination with
+    the highest score.
     """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
@@ -110,7 +110,7 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
             found, key=lambda one: sum(_call_score(judge, question, one[1], observer) for judge in judges)
         )
     if plugin_of_best is None and observer is not None:
-        manager.policy.select(policy_question)  # the choice is made once more, so that the observer sees it
+        manager.policy.select(policy_question)  # the choice is repeated, so that the observer is called for it
     return best if plugin_of_best is None else _report_choice(observer, plugin_of_best, best)
 
 
@@ -147,7 +147,7 @@ def vetoed(plugins: Iterable[CpuPlugin], question: Question, cpus: CpuSet) -> Re
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Return the position of a pod in the queue by the plugins' Sort."""
+    """Return a sort key for a pod in the queue, by the plugins' Sort."""
     try:
         return tuple(
             _check_number(plugin, Point.SORT, _call_point(plugin, Point.SORT, pod))
@@ -161,8 +161,8 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue by the plugins' Sort, keeping the order of equal pods. A pod that a plugin fails to sort comes last, and is refused
-    when it is decided.
+    """Sort the queue by the plugins' Sort. Pods with equal keys keep their order. A pod that a plugin fails to sort comes last, and is
+    refused at its decision.
     """
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
@@ -245,7 +245,7 @@ def _report_choice(observer: PickObserver | None, by: CpuPlugin | None, cpus: Cp
     return cpus
 
 
-# The types of answers must match exactly, because looking at an instance of a subclass may run the subclass's code.
+# The types of answers must match exactly. Accessing an instance of a subclass could run the subclass's code.
 
 
 def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) -> A:
@@ -256,7 +256,7 @@ def _check_type(plugin: CpuPlugin, point: Point, answer: object, kind: type[A]) 
 
 def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: object) -> CpuSet:
     cpus = _check_type(plugin, point, answer, CpuSet)
-    # The length is checked first: a plugin's set may be of any size, and the other checks take longer for larger sets.
+    # The length is checked first, because a plugin's set may be of any size, and the other checks take longer for larger sets.
     if type(cpus.bits) is not int or cpus.bits.bit_length() > MOST_CPUS or cpus.bits < 0:
         raise PluginFailedError(plugin.name, point, "its answer is not a set of CPUs")
     unknown = cpus - question.topology.online

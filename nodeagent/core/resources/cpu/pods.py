@@ -1,7 +1,7 @@
 """Pods with pod-level resources in the CPU manager (KEP-5526): one set for the pod, divided among its containers.
 
-Plain init containers run one after another, so their slices overlap with later ones. Sidecars and apps have exclusive slices. The CPUs that
-no container has exclusively are the pod's shared pool.
+Plain init containers run one after another, so their slices overlap with the slices of later containers. Sidecars and apps have exclusive
+slices. The CPUs that no container has exclusively are the pod's shared pool.
 """
 
 from msgspec import Struct
@@ -119,7 +119,7 @@ class _Partition(Struct, frozen=True):
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """Changes of metrics, up to the container with a shortage if there is one."""
+    """Changes of metrics. If a container lacks CPUs, the changes before it are included."""
     shortage: CpuShortage | None = None
 
 
@@ -149,7 +149,7 @@ def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> 
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # The sidecar keeps running in the shared pool. So this init container gets its CPUs later, and from outside of the pool.
+            # The sidecar keeps running in the shared pool. So this init container gets its CPUs later, from outside of the pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = assign_slice(container.name, container.cpus, pool)

@@ -1,6 +1,6 @@
-"""Extension points for choosing CPUs, as typed protocols. kubelet's own policies are built from the same points as plugins.
+"""Extension points for choosing CPUs, as typed protocols. kubelet's own policies use the same points as plugins.
 
-A plugin implements one or more points. Each point is a pure function of the core's values, so the same question gets the same answer.
+A plugin implements one or more points. Each point is a pure function of its arguments, so the same question gets the same answer.
 plugins.py checks the answers of plugins. The answers of the built-in policies need no check.
 """
 
@@ -46,7 +46,7 @@ NO_SCORES: Scores = MappingProxyType({})
 
 class Question(
     Struct, frozen=True, gc=False
-):  # gc=False: a question is created once or twice for each decision, and never part of a reference cycle
+):  # gc=False, because a question is created once or twice for each decision, and is never part of a reference cycle
     """Question to a point: a request for a number of the free CPUs."""
 
     topology: Topology
@@ -56,8 +56,8 @@ class Question(
     container: str | None
     """Name of the container. None means the pod as a whole."""
     free: CpuSet
-    """Free CPUs that earlier points have left. Select and Score are called first with the CPUs on the merged hint's nodes, then with
-    other CPUs for the rest of the count.
+    """Free CPUs that earlier points have left. Select and Score are first called for the CPUs on the nodes of the merged hint. They are
+    called again with other CPUs if CPUs are still missing.
     """
     count: int
     scores: Scores = NO_SCORES
@@ -65,7 +65,7 @@ class Question(
 
 
 class CpuShortage(Struct, frozen=True):
-    """The request can't be met. The text is in kubelet's words."""
+    """A request that can't be met. The text is in kubelet's words."""
 
     message: str
 
@@ -93,7 +93,9 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return the CPUs to choose from if the filters have left too few. `free` has the CPUs before the filters. None means no offer."""
+        """Return the CPUs to choose from if the filters have left too few. `free` has the CPUs before the filters. None means that the
+        plugin offers none.
+        """
 
 
 class PreScore(Protocol):

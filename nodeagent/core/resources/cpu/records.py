@@ -8,7 +8,7 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class CpuRecord(Struct, frozen=True):
-    """Content of the file. CPU sets are still text, because kubelet checks the policy's name before it parses them."""
+    """Content of kubelet's file. CPU sets are still text, because kubelet checks the policy's name before parsing them."""
 
     policy_name: str
     default: str
@@ -18,4 +18,4 @@ class CpuRecord(Struct, frozen=True):
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""Pod UID and container name by container ID, as the runtime reports them at startup. Files of version 1 need them."""
+"""Pod UID and container name by container ID, as the runtime reports them at startup. Only files of version 1 need this mapping."""

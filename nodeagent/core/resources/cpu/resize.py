@@ -29,7 +29,7 @@ def resize_cpus(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Give a running container more exclusive CPUs, or fewer."""
+    """Change the number of a running container's exclusive CPUs."""
     if not manager.static or pod.is_skipped or was.cpus == now.cpus:
         return promises
     name = f"container {now.name}"
@@ -58,7 +58,9 @@ def resize_cpus(
 def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose the CPUs that the container keeps: the CPUs from its admission, and the policy's choice of its other CPUs."""
+    """Choose the CPUs that a container with a lowered request keeps: the CPUs from its admission, and the policy's choice of its other
+    CPUs.
+    """
     first = promises.of_pod(pod.uid).of(CpuHoldings).remaining_first_set(now.name) or own
     if now.cpus < len(first) and (pod.pins_units or not manager.keeps_first):
         first = CpuSet()
@@ -130,7 +132,9 @@ def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: Container
 def _choose_including(
     manager: CpuManager, question: Question, kept: CpuSet, mask: NumaMask | None
 ) -> CpuSet | NotResized:
-    """Choose CPUs that include the kept ones. If the policy's choice lacks some of them, it chooses only additional CPUs."""
+    """Choose CPUs that include the CPUs to keep. If the policy's choice lacks some of these, only the additional CPUs are chosen by the
+    policy.
+    """
     if len(kept) == question.count:
         return kept
     best = choose_near(manager, question, mask)
@@ -147,7 +151,7 @@ def _choose_including(
 def _refuse_split_cores(manager: CpuManager, question: Question) -> NotResized | None:
     if not manager.options.full_pcpus_only:
         return None
-    # The CPUs that the container already has count as available, too. (At admission, it has none yet.)
+    # Available CPUs include the CPUs that the container already has. (At admission, a container has none yet.)
     with_own_cpus = with_default_set(question.promises, default_set(question.promises) | question.free)
     refusal = check_full_cores(manager, replace(question, promises=with_own_cpus))
     if refusal is None:

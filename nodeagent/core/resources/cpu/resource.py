@@ -64,7 +64,7 @@ _REASONS_WITHOUT_CORES = frozenset(
 _REASONS_WITHOUT_CPUS = frozenset(
     {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
 )
-"""Reasons of refusals that don't depend on the CPUs that plugins leave."""
+"""Reasons of refusals that don't depend on the CPUs left by plugins."""
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
@@ -103,7 +103,7 @@ class CpuResource(Resource, frozen=True):
         return CpuResource(replace(self.manager, uses_all_nodes=False))
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Add to a refusal's message the pod's requirements on cores, and the plugins without which the pod might be admitted."""
+        """Add the pod's requirements on cores to a refusal's message. Also add the plugins without which the pod might be admitted."""
         message = refusal.message
         if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
             message += " (settings of cores need whole cores)"
@@ -128,7 +128,7 @@ class CpuResource(Resource, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return, for each NUMA node, the number of exclusive CPUs, and of CPUs that aren't reserved."""
+        """Return, for each NUMA node, the number of its exclusive CPUs and the number of its CPUs that aren't reserved."""
         manager = self.manager
         if not manager.static or name != CPU:
             return ()
@@ -204,8 +204,8 @@ class CpuResource(Resource, frozen=True):
         return find_cpus_in_cgroups(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Tell whether a cgroup has CPUs that the record lacks. Missing CPUs don't count, because they may be offline. For a mixed
-        container, which also has the shared pool, tell whether an exclusive online CPU is missing.
+        """Tell whether a cgroup has CPUs that the record lacks. Missing CPUs don't count, because they may be offline. A mixed container
+        also has the shared pool. For such a container, tell whether the cgroup lacks an exclusive online CPU.
         """
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:

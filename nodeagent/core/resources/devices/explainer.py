@@ -34,5 +34,7 @@ class DeviceExplainer(Explainer, frozen=True):
         return DeviceStep(event.container, given, refused=False)
 
     def find_lasting(self, held: PodPromises, _apps: frozenset[str]) -> DeviceHoldings:
-        """Return the devices without the answers of device plugins, which a repeated decision doesn't call."""
+        """Return the devices, without the answers of device plugins. A repeated decision doesn't call plugins, so it has no such
+        answers.
+        """
         return DeviceHoldings(held.of(DeviceHoldings).devices)

@@ -41,7 +41,7 @@ def pool_hints(
         return UNSATISFIABLE
     if request == 1 and not kept:
         return _describe_hints(every, ids, request, [_union(every_device, every)], [_union(givable, every)], [])
-    # All hints made from the lowest NUMA node of each device are valid, but some valid sets with other nodes are missing.
+    # All hints made from the lowest NUMA node of each device are valid. Some valid sets with other nodes are missing.
     found = ([nodes & every for nodes in devices] for devices in (every_device, givable, kept))
     lowest = ([nodes & -nodes for nodes in devices] for devices in found)
     return _describe_hints(every, ids, request, *lowest)
@@ -75,8 +75,8 @@ def _describe_hints(
     givable_nodes: Sequence[int],
     kept_nodes: Sequence[int],
 ) -> Hints:
-    """Return the hints in described form, if there are too many to list. Each number in the sequences has the nodes at which one device
-    counts.
+    """Return the hints as a family (core/numa/hint_family.py), if there are too many to list. Each number in the sequences is a mask of the
+    nodes near one device.
     """
 
     def counts(devices: Sequence[int]) -> list[int]:

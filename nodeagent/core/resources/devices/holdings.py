@@ -15,10 +15,10 @@ class DeviceHoldings(Struct, frozen=True):
     """Devices that one pod holds. Every tuple is sorted by container name."""
 
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
-    """Devices of each container, sorted by resource and ID. Later containers may also have the devices of plain init containers."""
+    """Devices of each container, sorted by resource and ID. Devices of plain init containers may also be listed for later containers."""
     answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
-    """Answers of device plugins to Allocate, by container and resource (formats/wire/device_plugins.py). They describe how the container
-    accesses its devices.
+    """Answers of device plugins to Allocate, by container and resource (formats/wire/device_plugins.py). The answers describe how the
+    container accesses its devices.
     """
 
     @property
@@ -79,12 +79,12 @@ class DeviceReuse(Struct, frozen=True):
 
 
 class DeviceBooks(Struct, frozen=True):
-    """The device manager's data about the node. Between two decisions it is empty, unless kubelet's errata are reproduced."""
+    """The device manager's data about the node. The data is empty between two decisions, unless kubelet's errata are reproduced."""
 
     reuse: DeviceReuse | None = None
     leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """IDs of devices that count as allocated although no pod holds them, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource with
-    no IDs has been requested.
+    """IDs of devices that count as allocated although no pod holds them, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource
+    without IDs was requested at some time.
     """
     ended: tuple[str, ...] = ()
     """UIDs of the pods that have ended or were refused and still hold devices, sorted (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
@@ -107,7 +107,7 @@ def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]
 
 
 def count_answer_bytes(promises: Promises, resource: str) -> int:
-    """Return the total size of the answers of a resource's device plugin that pods hold."""
+    """Return the total size, in bytes, of the answers of a resource's device plugin that pods hold."""
     return promises.pods.fold(_ANSWER_BYTES).get(resource, 0)
 
 

@@ -33,7 +33,7 @@ from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
-"""Limit on the total size of one device plugin's answers that all pods hold, because the answers are part of the state file."""
+"""Limit on the total size, in bytes, of one device plugin's answers for all pods. The answers are part of the state file."""
 
 
 class DeviceManager(Struct, frozen=True):
@@ -63,8 +63,8 @@ class DeviceManager(Struct, frozen=True):
         return find_devices(pool, reuse.of(pool.resource))
 
     def is_ignored(self, promises: Promises, resource: str) -> bool:
-        """Tell whether kubelet ignores the resource, because no plugin has registered the resource and no pod holds any of it
-        (isDevicePluginResource).
+        """Tell whether kubelet ignores the resource, because no plugin has registered the resource and no pod holds a device of the
+        resource (isDevicePluginResource).
         """
         if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
             return False
@@ -192,8 +192,8 @@ def _allocate_new(
 
 
 def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
-    """Count the devices that a refused container was about to get as allocated. kubelet does so until the devices of some ended pod are
-    released, or until an Allocate fails.
+    """Count the devices chosen for a refused container as allocated, as kubelet does. This ends when the devices of an ended pod are
+    released, or when an Allocate fails.
     """
     if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
         return promises
@@ -206,8 +206,8 @@ def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Ite
 def _split_by_affinity(
     pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None
 ) -> tuple[list[PoolDevice], list[PoolDevice]]:
-    """Return the devices near the hint's nodes, and the other devices: first those with other nodes, then those without known nodes
-    (kubelet: filterByAffinity).
+    """Return the devices near the hint's nodes, and all other devices. Among the others, devices with other nodes come before devices
+    without known nodes (kubelet: filterByAffinity).
     """
     if affinity is None or not pool.has_topology:
         return [], list(available)
@@ -221,7 +221,7 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Complete the first devices with others from the rest, starting with the devices that the plugin prefers (kubelet:
+    """Return the devices of `first`, completed with devices of `rest`. Devices that the plugin prefers are taken first (kubelet:
     devicesToAllocate).
     """
     preferred = frozenset[str]()

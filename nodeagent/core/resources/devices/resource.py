@@ -39,8 +39,8 @@ def owned(
 ) -> "DeviceResource":
     """Create the device manager for discovered devices and devices of plugins.
 
-    Without a scan, it has only the devices of plugins. If the configuration defines a resource, devices that a plugin lists under the same
-    name are ignored.
+    Without a scan, the manager has only the devices of plugins. If the configuration defines a resource, devices that a plugin lists under
+    the same name are ignored.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -189,8 +189,8 @@ class DeviceResource(Resource, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
-        """Return a temporary refusal of a pod that needs devices of a plugin which can't be asked about the pod yet. None means that the
-        pod can be decided.
+        """Return a temporary refusal of a pod whose device plugins can't be asked about the pod yet. None means that the pod can be
+        decided.
         """
         if self.has_pod(held, pod):
             return None
@@ -209,8 +209,8 @@ class DeviceResource(Resource, frozen=True):
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return the allocatable number of each resource: its healthy devices, or its allocated devices if these are more (kubelet:
-        sanitizeNodeAllocatable).
+        """Return the allocatable number of each resource. This is the number of healthy devices, or of allocated devices if these are more
+        (kubelet: sanitizeNodeAllocatable).
         """
         counts: dict[str, int] = {}
         for pool in self.manager.pools:

@@ -1,4 +1,4 @@
-"""Devices of pods that come and go, as kubelet's device manager treats them (Erratum.REFUSED_PODS_HOLD_DEVICES).
+"""Devices of ended and refused pods, as kubelet's device manager treats them (Erratum.REFUSED_PODS_HOLD_DEVICES).
 
 kubelet releases nothing when a pod ends or is refused. It releases the devices of all such pods when it next decides on a pod. Without the
 erratum, these functions change nothing, because the device manager's data is empty.
@@ -20,17 +20,19 @@ def restore_devices(promises: Promises, held: Mapping[str, DeviceHoldings]) -> P
 
 
 def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Promises:
-    """Treat kubelet as if it knew no pods, while it starts. `running` has pod UID and name of the containers that run meanwhile."""
+    """Begin the phase in which kubelet starts and knows no pods. `running` has the pod UID and name of each container that runs
+    meanwhile.
+    """
     return promises.having(replace(promises.of(DeviceBooks), running=running))
 
 
 def finish_start(promises: Promises) -> Promises:
-    """Treat kubelet as if it knew all its pods, once it has admitted the running pods again."""
+    """End the phase in which kubelet starts. It knows all its pods once it has admitted the running pods again."""
     return promises.having(replace(promises.of(DeviceBooks), running=None))
 
 
 def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
-    """Let a pod keep its devices for now after it has ended or was refused."""
+    """Let an ended or refused pod keep its devices for now."""
     books = promises.of(DeviceBooks)
     promises = with_pod(promises, uid, promises.of_pod(uid).having(held))
     return promises.having(replace(books, ended=tuple(sorted({*books.ended, uid}))))
@@ -45,7 +47,9 @@ def begin_pod(promises: Promises, uid: str) -> Promises:
 
 
 def release_ended_pods(promises: Promises) -> Promises:
-    """Release the devices of all ended pods, and all devices that no pod holds if there was such a pod (UpdateAllocatedDevices)."""
+    """Release the devices of all ended pods. If there was such a pod, also release all devices that no pod holds
+    (UpdateAllocatedDevices).
+    """
     books = promises.of(DeviceBooks)
     if books.running is not None or not books.ended:
         return promises

@@ -14,7 +14,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""In kubelet, sums and differences wrap around at this limit. Without errata, no amount comes near it."""
+"""Limit at which kubelet's sums and differences wrap around. Without errata, no amount comes near this limit."""
 
 NodeAccounts = tuple[MemoryNode, ...]
 """Accounts of all NUMA nodes, in ascending order of their IDs."""
@@ -51,8 +51,8 @@ def take(
         nodes: the group.
         resource: the resource.
         size: the number of bytes.
-        spread: nodes with their shares. Each node provides its share in whole pages, as far as it is free. The rest comes from the
-            lowest nodes first, as all bytes do without `spread`.
+        spread: nodes with their shares. Each node provides its share in whole pages, as far as it is free. The rest, or everything if
+            `spread` is empty, is taken from the lowest nodes first.
     """
     for node, share in _share_out(size, page_size(resource), spread):
         machine, missing = _take_free(machine, NumaSet.of(node), resource, share, 1, group=nodes)
@@ -81,9 +81,7 @@ def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> lis
 def _take_free(
     machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1, group: NumaSet | None = None
 ) -> tuple[NodeAccounts, int]:
-    """Take free bytes as `take` does without shares, and also return the number of bytes that were not free. `nodes` may be part of the
-    group.
-    """
+    """Take free bytes like `take` without shares. Also return the number of bytes that weren't free. `nodes` may be part of the group."""
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -152,7 +150,7 @@ def _move_bytes(
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
     """Return the free bytes of the resource on the group."""
-    # If the capacity of a node has shrunk, more may be allocated than it has. Such a node has no free memory.
+    # If the capacity of a node has shrunk, more memory may be allocated than the node has. Such a node has no free memory.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
     )
@@ -164,5 +162,5 @@ def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """Yield each used node with the group of nodes in which it is used, both as bitmasks."""
+    """Yield each used node with its group of nodes, both as bitmasks."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -26,7 +26,7 @@ class MemoryStep(Struct, frozen=True):
     blocks: Blocks
     """Allocated blocks. Empty after a refusal."""
     taken: tuple[tuple[int, str, int], ...]
-    """(NUMA node, resource, bytes) for newly allocated memory. The rest of the blocks is reused from init containers."""
+    """Newly allocated memory, as (NUMA node, resource, bytes). The rest of the blocks is reused from init containers."""
     refused: bool
     is_spread: bool = False
     """Whether the memory is on the NUMA nodes of the container's CPUs, in proportion to them (spreadHugePages)."""
@@ -119,8 +119,10 @@ class MemoryExplainer(Explainer, frozen=True):
         return fewest_nodes(promises, demand.memory or ()) if memory_accounts(promises) else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return whole MiB or pages. A result applies only to amounts that need the same number of NUMA nodes, because `restricted` refuses
-        memory on fewer nodes than the CPUs need.
+        """Return smaller requests in whole MiB or pages.
+
+        A trial's result applies only to amounts that need the same number of NUMA nodes, because policy `restricted` refuses memory on
+        fewer nodes than the CPUs need.
         """
         if sought.resource != MEMORY and not sought.resource.startswith(HUGEPAGES_PREFIX):
             return None

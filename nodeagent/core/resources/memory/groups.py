@@ -25,8 +25,8 @@ class NodeGroups(Struct, frozen=True):
 
     @classmethod
     def of(cls, machine: NodeAccounts) -> "NodeGroups":
-        # In kubelet, sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). On up to 8 nodes, kubelet's limit, they wrap around here,
-        # too.
+        # In kubelet, sums of absurd amounts wrap around (Erratum.ABSURD_AMOUNTS). Here they wrap around on up to 8 nodes, which is
+        # kubelet's limit.
         has_absurd_amounts = any(t.allocatable > t.total for node in machine for _, t in node.tables)
         is_small = len(machine) <= (8 if has_absurd_amounts else hint_family.MAX_LISTED_NODES)
         return cls(masks_by_size([node.id for node in machine]) if is_small else ())
@@ -60,16 +60,18 @@ def best_group(
 
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
-    """Return how many nodes the amounts need on an empty machine. If the machine has too little, return all nodes."""
+    """Return the number of nodes that the amounts need on an empty machine. If the machine has too little memory, return the number of all
+    nodes.
+    """
     return _count_fewest_nodes(_build_table(promises, "", amounts)) if amounts else 0
 
 
 class _RequestTable(Struct, frozen=True):
-    """The accounting in a form that is efficient for one request."""
+    """The accounting in an efficient form for one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
-    """(resource, requested bytes, [(bit of the node, allocatable, free)])"""
+    """One table per resource: (resource, requested bytes, [(bit of the node, allocatable bytes, free bytes)])."""
     reusable: Mapping[tuple[NumaMask, str], int]
     """Bytes that the pod may reuse, by group and resource."""
     used: tuple[tuple[NumaMask, NumaMask], ...]
@@ -77,7 +79,7 @@ class _RequestTable(Struct, frozen=True):
     """Nodes that belong to a group of several nodes."""
 
     def could_hold(self, mask: NumaMask) -> bool:
-        """Tell whether an empty group would be large enough."""
+        """Tell whether the group would be large enough without other allocations."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
     def fits(self, mask: NumaMask) -> bool:
@@ -122,8 +124,8 @@ def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
 
 
 def _describe_groups(books: _RequestTable) -> Hints:
-    """Return the hints in described form, if there are too many groups to list. Single nodes and groups in use are listed. Unused nodes can
-    form any new group.
+    """Return the hints as a family (core/numa/hint_family.py), if there are too many groups to list. Single nodes and groups in use are
+    listed. Unused nodes can form any new group.
     """
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _count_fewest_nodes(books)
@@ -160,7 +162,7 @@ def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: boo
 
 
 def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the narrowest one."""
+    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the narrowest set."""
     if family.cover is None:
         return []
     cover = family.cover.within(family.cover.universe, forced=inside)

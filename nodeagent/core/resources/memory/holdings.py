@@ -43,7 +43,7 @@ class MemoryHoldings(Struct, frozen=True):
         return MemoryHoldings(remove_item(self.memory, container), self.pod_memory)
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return a container's blocks. None means that its memory may come from anywhere."""
+        """Return a container's blocks. None means that the container may use memory of any node."""
         return next((blocks for key, blocks in self.memory if key == name), None)
 
     def nodes(self, name: str) -> NumaSet:
@@ -71,7 +71,7 @@ class MemoryNode(Struct, frozen=True):
     assignments: int
     """Number of assignments on the node. Each block counts once per node and resource."""
     cells: NumaSet
-    """Group in which the node is used. An unused node is its own group."""
+    """Group in which the node is used. An unused node forms a group of its own."""
     tables: tuple[tuple[str, MemoryTable], ...]
     """Tables by resource, sorted."""
 
@@ -109,5 +109,5 @@ def with_memory_accounts(promises: Promises, nodes: tuple[MemoryNode, ...]) -> P
 
 
 def memory_nodes_of(promises: Promises, uid: str, name: str) -> NumaSet | None:
-    """Return the NUMA nodes that the container's memory must come from. None means that it may come from any node."""
+    """Return the NUMA nodes from which the container's memory must come. None means any node."""
     return promises.of_pod(uid).of(MemoryHoldings).nodes(name) or None

@@ -1,4 +1,4 @@
-"""Memory after a start of the agent: which memory pods keep on this machine, and the differences from before."""
+"""Memory after a start of the agent: memory that pods keep on this machine, and the differences from before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,8 +23,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""Divisor of a node's memory, for the largest ordinary difference. After every boot, the kernel reserves a different part of the memory,
-some KiB to a few MiB. A larger difference, or more than a thousandth of a node, means that the machine has changed.
+"""Divisor of a node's memory that gives the largest ordinary difference after a boot. The kernel then reserves a slightly different part of
+the memory, some KiB to a few MiB. A larger difference means that the machine has changed.
 """
 
 

@@ -56,7 +56,7 @@ class MemoryManager(Struct, frozen=True):
     """Accounting of the machine without allocations."""
     groups: NodeGroups
     keeps_one_node: bool
-    """Whether the topology manager's policy is strict about its hint. A single-node hint is then never widened to avoid an overlap of
+    """Whether the topology manager's policy is strict about its hint. If so, a hint of a single node is never extended to avoid overlapping
     groups.
     """
     quirks: frozenset[Erratum]
@@ -146,7 +146,9 @@ def allocate_container(
 
 
 def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
-    """Tell whether the container's memory can be spread as requested: the nodes have enough memory and are in no other group."""
+    """Tell whether the container's memory can be spread as requested. The nodes must have enough memory, and must not be in another
+    group.
+    """
     nodes = NumaSet.from_ids(node for node, _ in container.spread)
     is_free = all(free_of(machine, nodes, resource) >= size for resource, size in container.memory or ())
     return bool(nodes) and is_free and not breaks_group(machine, nodes)
@@ -160,7 +162,7 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
             # kubelet itself panics in this case
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # kubelet only uses the hints of regular memory. All resources have the same hints, so this only matters if there is no regular memory.
+    # kubelet only uses the hints of regular memory. All resources have the same hints, so this matters only without regular memory.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred

@@ -1,4 +1,4 @@
-"""Reserved memory of each NUMA node. It is configured per node and must add up to the node's total reservation."""
+"""Reserved memory of each NUMA node. The amounts are configured per NUMA node, and must add up to the machine's total reservation."""
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
@@ -9,7 +9,7 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED_FIELDS = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _EXAMPLE_AMOUNT = Quantity.of_bytes(512 * 2**20)
-"""Amount to suggest as an example if nothing is reserved."""
+"""Amount that a message suggests as an example if nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
 """Bytes by (NUMA node, resource)."""
 
@@ -58,7 +58,7 @@ def _is_memory(resource: str) -> bool:
 
 
 def invalid_entries(placement: Placement) -> StartRefused | None:
-    """Return every error of the configuration that doesn't depend on the machine."""
+    """Return every error of `reservedMemory` that doesn't depend on the machine. None means that there is no such error."""
     found = []
     seen: set[tuple[int, str]] = set()
     for entry in placement.reserved_memory:
@@ -128,7 +128,7 @@ def _explain_wrong_sum(
         return f"add {example} (memoryManagerPolicy Static needs {bound}{wanted}, {parts})"
     amounts = [str(wanted), str(configured)]
     if resource == MEMORY and len({amount.endswith("i") for amount in amounts if amount != "0"}) > 1:
-        amounts = [f"{amount.value()} bytes" for amount in (wanted, configured)]  # in one unit, they can be compared
+        amounts = [f"{amount.value()} bytes" for amount in (wanted, configured)]  # one unit, to compare the amounts
     return f"the reserved {resource} must add up to {bound}{amounts[0]}, not {amounts[1]} ({parts})"
 
 

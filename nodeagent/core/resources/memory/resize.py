@@ -22,7 +22,7 @@ def resize_memory(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Give a running container more or less memory on its present NUMA nodes."""
+    """Change the amount of a running container's memory on its present NUMA nodes."""
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(now.name)
     if blocks is None or was.memory == now.memory:
@@ -54,7 +54,9 @@ def resize_memory(
 
 
 def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource of which these NUMA nodes don't have enough even when empty. None means that the nodes are large enough."""
+    """Return a resource of which these NUMA nodes have too little even without other allocations. None means that the nodes are large
+    enough.
+    """
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.memory.explainer import MemoryExplainer
 
 BytesByNodes = Mapping[tuple[str, NumaMask], int]
-"""Bytes in blocks, by resource and NUMA nodes of the blocks."""
+"""Bytes in blocks, by resource and by the NUMA nodes of the blocks."""
 
 
 class MemoryResource(Resource, frozen=True):

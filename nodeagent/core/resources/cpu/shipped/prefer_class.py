@@ -1,7 +1,7 @@
 """A CPU plugin that prefers one class of cores wherever CPUs are chosen, but doesn't influence the choice of NUMA nodes.
 
-`exclusiveCoreClass` prefers a class for the pod as a whole, also when its NUMA nodes are chosen (D45). This plugin is weaker: it prefers
-the class only on the NUMA nodes that the topology manager has chosen, if these nodes have enough such cores.
+`exclusiveCoreClass` prefers a class for the pod as a whole, including the choice of NUMA nodes (D45). This plugin is weaker. It prefers the
+class only on the NUMA nodes that the topology manager has chosen, if these nodes have enough cores of the class.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question, Scores
 
 
 class PreferClass(Struct, frozen=True):
-    """PreScore: CPUs of the class score 1, other CPUs 0."""
+    """PreScore step: CPUs of the class have score 1, other CPUs 0."""
 
     name: str
 
@@ -28,7 +28,7 @@ def make(options: Mapping[str, str]) -> PreferClass:
     """Create the plugin from its options.
 
     Raises:
-        ValueError: an option is wrong.
+        ValueError: an option is unknown, missing or invalid.
     """
     if set(options) != {"class"} or options["class"] not in CORE_CLASSES:
         raise ValueError(f"it has one option, class: {' or '.join(CORE_CLASSES)}")

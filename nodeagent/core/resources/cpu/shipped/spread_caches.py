@@ -10,10 +10,14 @@ from nodeagent.core.resources.cpu.points import Question
 
 
 class SpreadCaches(Struct, frozen=True):
-    """Select: take core after core, each from the cache with the smallest load. The load is the share of allocated CPUs."""
+    """Select step: take core after core, each from the cache with the smallest load. The load of a cache is the share of its CPUs that is
+    allocated.
+    """
 
     def select(self, question: Question) -> CpuSet | None:
-        """Take whole cores, and part of a core at the end if needed. None means no opinion, as with fewer than two caches."""
+        """Take whole cores, and a part of a core at the end if needed. None means that the plugin has no opinion, for instance with fewer
+        than two caches.
+        """
         topology = question.topology
         caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
         if len(caches) < 2:
