@@ -263,7 +263,7 @@ class HostSettings:
         self._log = log
         self._record = _RecordFile(directory, boot, log)
         self._applied: _Applied | None = None
-        """Settings of the last application, with its failures. None means that the last call of `keep` failed."""
+        """Settings as last applied, with the failures. None means that the last call of `keep` failed."""
         self._waiting: dict[Setting, str] = {}
         """Settings that services have refused, each with the reason.
 

@@ -131,7 +131,7 @@ class _Plugin:
             yield client
 
     def report(self, devices: tuple[PoolDevice, ...]) -> bool:
-        """Replace the list of devices. Return whether it has changed."""
+        """Replace the list of devices. Return whether the list is the first one or has changed."""
         with self._lock:
             is_new = not self.is_over() and (devices != self.devices or not self.has_reported.is_set())
             if is_new:
@@ -327,7 +327,7 @@ class DevicePlugins:
                 used = time.thread_time()
 
     def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
-        """Return the plugin's options. Retry until the plugin listens or `until` has passed."""
+        """Return the plugin's encoded options. Retry until the plugin listens, at most until the monotonic time `until`. Raises GrpcError."""
         while True:
             try:
                 with plugin.connect(until) as client:

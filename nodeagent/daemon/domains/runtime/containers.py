@@ -236,7 +236,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return the CPUs that the runtime's containers may still use, although these CPUs are no longer allocated to them."""
+        """Return CPUs that containers may still use although they are no longer allocated. If a cgroup is unreadable, these are all CPUs."""
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
         for occupant in self._occupants(state, self._pending.node):
