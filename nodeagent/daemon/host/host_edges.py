@@ -87,8 +87,8 @@ class HostEdges:
 
         Args:
             kinds: kinds of settings.
-            pinned: exclusive CPUs of the units that are left out, by cgroup path. If such a unit has exclusive
-                CPUs, the other units in the slices around it are included.
+            pinned: exclusive CPUs of the units that are left out, by cgroup path. If such a unit has exclusive CPUs, the other units in the
+                slices around it are included.
             known: settings that were changed before, which are included while they exist.
             rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
         """

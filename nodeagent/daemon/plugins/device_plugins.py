@@ -327,7 +327,7 @@ class DevicePlugins:
                 used = time.thread_time()
 
     def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
-        """Return the plugin's encoded options. Retry until the plugin listens, at most until the monotonic time `until`. Raises GrpcError."""
+        """Return the plugin's encoded options. Retry until the plugin listens, at most until the time `until`. Raises GrpcError."""
         while True:
             try:
                 with plugin.connect(until) as client:

@@ -31,7 +31,7 @@ class ConfigFile:
         self.path = path
         self._log = log
         self._in_use: bytes | None = None
-        """File content at the time of its application. None means that the last valid configuration is in use instead."""
+        """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
         self.problem: Problem | None = None
         """Reason why the file's content isn't the configuration in use. None means that it is."""
         self.refused_at_seconds = 0.0

@@ -100,7 +100,7 @@ class Recovery(Struct, frozen=True):
     """Pods that were missing from the state, by namespace/name."""
     differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
-    """Admitted pods without processes that are now refused because their resources are gone."""
+    """Admitted pods without processes that are now refused because their resources no longer exist."""
     is_ordinary: bool = False
     """Whether the only problems are amounts that the kernel may report slightly differently after each boot."""
 

@@ -58,7 +58,7 @@ class Machine:
 
 
 def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
-    """Adapt a node to a changed topology. Running pods follow the topology even if it doesn't fit the configuration."""
+    """Adapt a node to a changed topology. Running pods follow the topology even if the configuration doesn't fit it."""
     found = on_machine(node.config, topology, node.reserved)
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 

@@ -45,7 +45,7 @@ class Reported(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """Last turn that left nothing to do until an input changes or a certain time passes."""
+    """Turn that left nothing to do until an input changes or a certain time passes."""
 
     inputs: tuple[object, ...]
     """All inputs of the turn's result, except the time and requests."""

@@ -8,7 +8,10 @@ from nodeagent.daemon.domains.passive_domain import PassiveDomain
 
 
 class JobsDomain(PassiveDomain):
-    """Domain that brings the pods of jobs and moves the jobs' owner processes into cgroups. The agent's own domain writes these cgroups."""
+    """Domain that provides the pods of jobs, and moves the jobs' owner processes into cgroups.
+
+    The agent's own domain writes these cgroups.
+    """
 
     name = JOBS
 

@@ -41,7 +41,7 @@ class _Expectations(Struct, frozen=True):
 
 
 class JobQueue:
-    """Answers about the queue, computed in a separate thread, one at a time. A new computation needs a changed input."""
+    """Answers about the queue. A separate thread computes them, one at a time, and only after a change."""
 
     def __init__(self, jobs: Jobs, agent: Agent) -> None:
         self._jobs = jobs

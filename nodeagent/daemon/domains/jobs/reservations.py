@@ -1,4 +1,4 @@
-"""Reservations of the node, in a file that survives a loss of power, and for the turns."""
+"""Reservations of the node: saved in a file that survives a loss of power, and passed to each turn."""
 
 import os
 import threading

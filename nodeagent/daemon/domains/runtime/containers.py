@@ -236,7 +236,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that containers may still use although they are no longer allocated. If a cgroup is unreadable, these are all CPUs."""
+        """Return CPUs that containers may still use although they aren't allocated any more. If a cgroup is unreadable, return all CPUs."""
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
         for occupant in self._occupants(state, self._pending.node):
@@ -305,7 +305,7 @@ class RuntimeDomain(PassiveDomain):
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
-        """Return the reason why the runtime isn't served, and log each change of it.
+        """Return the reason why the runtime isn't served. Log the reason whenever it changes.
 
         None means that the runtime is served, or was never tried.
         """
