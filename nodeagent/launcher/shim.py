@@ -24,7 +24,7 @@ POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 
 @functools.cache
 def list_handled_signals() -> tuple[int, ...]:
-    """Return the signals that the launcher handles or ignores. Call this function first after the launcher has set its handlers."""
+    """Return the signals that the launcher handles or ignores. Don't call this function before the launcher has set its handlers."""
     usual = (signal.SIG_DFL, None)
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 

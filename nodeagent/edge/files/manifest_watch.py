@@ -32,7 +32,7 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Events of interest. Opening and closing files without a write isn't one of them, because the agent's own scan causes such events."""
+"""Events that wake the agent. The agent's own scan opens and closes files, which must not wake the agent again."""
 
 _DirectoryIdentity = tuple[int, int]
 

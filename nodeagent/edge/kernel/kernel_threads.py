@@ -112,7 +112,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""Limit on the size of these files, because the lists of CPUs and groups in /proc/PID/status are long."""
+"""Read size in bytes. It exceeds the longest of these files: /proc/PID/status, with its lists of CPUs and groups."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

@@ -35,7 +35,7 @@ class Hotplug(enum.Enum):
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Reason that uevents were lost because they arrived faster than they were read."""
+    """Loss of uevents, because they arrived faster than they were read."""
 
 
 def open_uevent_socket() -> socket.socket:

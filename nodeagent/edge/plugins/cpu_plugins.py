@@ -38,7 +38,7 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""Failure, or a copy of an answer. The type of a copy has no methods of the plugin."""
+"""Result of a question: a failure, or a copy of the answer whose type has no methods of the plugin."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 

@@ -57,7 +57,7 @@ class GrpcConnection:
 
     Args:
         methods: methods by path, `/SERVICE/METHOD`.
-        on_bug: function called with an unexpected exception of a method, that is, any but CallError. The client gets INTERNAL.
+        on_bug: function called with each exception of a method that isn't a CallError. The client gets INTERNAL.
     """
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
