@@ -1,1 +1,1 @@
-"""Output of commands: documents with stable names, and text and pictures made from these documents. Views do no I/O."""
+"""Output of commands: documents with stable names, and text and pictures made from them. Views do no I/O, and no code parses the output."""

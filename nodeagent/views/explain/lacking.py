@@ -32,7 +32,7 @@ class RefusedDecision(Struct, frozen=True):
     """NUMA nodes that the pod may have."""
 
     def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
-        """Return the name of the container, and its demand. None means the pod as a whole."""
+        """Return the name and the demand of a container. For None, return those of the whole pod."""
         if container is None:
             return "the pod as a whole", self.trace.demand
         return f"container {container}", next(c for c in self.trace.demand.containers if c.name == container)
@@ -90,7 +90,7 @@ class ExplanationView(Struct, frozen=True):
     explain_step: Callable[[RefusedDecision, AllocationStep], Iterable[str] | None]
     """Function that explains why the resource's allocation failed. None means that the step is about another resource."""
     event: Callable[[ResourceEvent], Document | None] = lambda _: None
-    """Function that describes an event before the hints."""
+    """Function that describes an event that happened before the hints were made."""
     headroom: Callable[[NodeHeadroom], Document] = lambda _: {}
     """Function that describes the free amounts on a NUMA node."""
     demands: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[ResourceDemand]] = lambda _pod, _demand: ()
@@ -106,7 +106,7 @@ class ExplanationView(Struct, frozen=True):
 
 
 def format_node_count(demands: Iterable[ResourceDemand]) -> str:
-    """Format the number of NUMA nodes."""
+    """Format the minimum number of NUMA nodes that could provide the demanded amounts, as part of a sentence."""
     counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
         return "on a single NUMA node"

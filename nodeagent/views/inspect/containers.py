@@ -225,7 +225,7 @@ def _find_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
-    """Return the state of the systemd unit, with a reason or None. An inactive unit is a unit without processes."""
+    """Return the state of the systemd unit, and the reason if the state is Waiting. A unit without processes counts as inactive."""
     if observed.view.observed.cgroups is None:
         return "Unknown", None
     if observed.cgroup is None:

@@ -33,7 +33,7 @@ VERSION = 1
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Fields of the summary that count things which need attention."""
+"""Counters in the summary. If one of them isn't 0, the node needs attention."""
 
 
 class NodeVerdict(StrEnum):

@@ -70,7 +70,7 @@ def add_colours(text: str) -> str:
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format all values of the document's pods. This is for one pod or a few."""
+    """Format all values of the document's pods. The text is meant for only a few pods."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]

@@ -51,7 +51,7 @@ from nodeagent.views.simulate.scenario_devices import ScenarioDevices
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
 """Metrics in the result.
 
-The gauge per NUMA node is left out because kubelet sets it in random order, and durations because no decision depends on them.
+The gauge per NUMA node is left out because kubelet sets it in random order. Durations are left out because they aren't decisions.
 """
 
 
