@@ -1,6 +1,6 @@
 """CPU throttling and pressure (PSI) of containers with exclusive CPUs.
 
-They are read from cgroups during a scrape, at most once a second.
+The values are read from cgroups during a scrape, at most once a second.
 """
 
 import time

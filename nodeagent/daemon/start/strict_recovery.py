@@ -104,7 +104,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
 
 
 def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
-    """Decode kubelet's device checkpoint. It has device IDs by pod, without PCI addresses or names."""
+    """Decode kubelet's device checkpoint, which has device IDs by pod, without PCI addresses or names."""
     if content is None:
         return {}
     from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices

@@ -1,4 +1,4 @@
-"""Edges: the parts of the agent that a turn uses for reading and writing. They are fixed, while the turn's memory changes."""
+"""Edges: the parts of the agent that a turn uses for reading and writing. These parts stay the same, while the turn's memory changes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol

@@ -35,7 +35,7 @@ class Recorder:
         self._directory = Path(directory)
         self._log = log
         self._unusable = unusable
-        """Files that could not be used at the start. They are set aside before new files are written."""
+        """Files that could not be used at the start. Each is set aside before a new file is written in its place."""
         self.set_aside: tuple[str, ...] = ()
         """New names of the files that were set aside."""
         self._encoder = StateEncoder()
@@ -82,7 +82,7 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
     ) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. They are derived from the state, so neither a failure nor a loss of power loses anything.
+        """Update kubelet's checkpoints. As the state contains all their data, neither a failure nor a loss of power loses anything.
 
         Return the problems.
         """

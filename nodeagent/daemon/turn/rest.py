@@ -1,4 +1,4 @@
-"""Rest: a shortened turn. It is sufficient if no input has changed since a complete turn that left nothing to do."""
+"""Rest: a shortened turn, for unchanged inputs after a complete turn that left nothing to do."""
 
 from nodeagent.core.admission.managers import describe_suspended_plugins
 from nodeagent.daemon.turn.decide import device_pools

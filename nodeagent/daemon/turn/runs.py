@@ -59,7 +59,7 @@ class Runner:
         self._prepare = prepare
         """Function that has device plugins prepare a container's devices. None means success."""
         self._token = ""
-        """Token in the launcher's last answer. It shows the launcher which changes the agent already has."""
+        """Token in the launcher's last answer. From the token, the launcher knows which changes the agent already has."""
         self._listed: Mapping[str, Run] = {}
         """Runs in the launcher's list. The same object is returned until a run changes."""
         self._failed: dict[str, Run] = {}

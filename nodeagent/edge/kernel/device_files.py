@@ -1,4 +1,4 @@
-"""Device files of a PCI function. They are searched for each time, because device numbers may change at each boot."""
+"""Device files of a PCI function. Each call searches for the files again, because device numbers may change at each boot."""
 
 import os
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ class KernelThreadsError(NodeAgentError):
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Identity of a thread. It includes the start time, because thread IDs are reused."""
+    """Identity of a thread: the ID and the start time, because thread IDs are reused."""
 
     pid: int
     start_ticks: int

@@ -146,9 +146,7 @@ def _is_of_interest(message: bytes) -> bool:
 
 @cache
 def _load_parser() -> type:
-    """Import the parser at the first uevent, without the modules that the package itself imports. They are ten times as large and not
-    needed for uevents.
-    """
+    """Import the parser at the first uevent. The other modules of its package are ten times as large, and aren't needed for uevents."""
     spec = find_spec("pyroute2")
     assert spec is not None
     sys.modules.setdefault("pyroute2", module_from_spec(spec))

@@ -182,7 +182,7 @@ def _shorten(text: str) -> str:
 
 
 _LOADED: dict[tuple[str, tuple[tuple[str, str], ...]], BoundedCode] = {}
-"""Loaded plugins by name and options. They stay loaded, so that a late plugin isn't asked again after a reload."""
+"""Plugins by name and options. Plugins stay loaded, so that a late plugin isn't asked again after a reload."""
 
 
 def load_plugins(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:

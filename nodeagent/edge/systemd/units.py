@@ -32,7 +32,7 @@ OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Environment of systemctl. It has no NOTIFY_SOCKET, because systemctl would report its own failures to the agent's socket."""
+"""Environment of systemctl, without NOTIFY_SOCKET. Otherwise systemctl would report its own failures to the agent's socket."""
 
 
 class UnitsError(NodeAgentError):

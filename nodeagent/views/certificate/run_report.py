@@ -69,7 +69,7 @@ class OtherTasks(Struct, frozen=True):
     reasons: Mapping[str, str] = {}
     """Reasons for unknown values, by field."""
     counted_us: int = 0
-    """Time in which the kernel counted tasks, in microseconds. It is slightly longer than the run."""
+    """Time in which the kernel counted tasks, in microseconds, slightly longer than the run."""
 
 
 class RunObservation(Struct, frozen=True):

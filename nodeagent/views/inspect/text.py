@@ -37,7 +37,7 @@ _ATTENTION = re.compile(
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,
 )
-"""Pattern of words to colour. They have capital letters or a fixed context, because these can't be the name of a pod or container."""
+"""Pattern of words to colour. The words have capital letters or a fixed context, so that no name of a pod or container matches."""
 
 
 def render(

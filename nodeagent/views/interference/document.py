@@ -32,7 +32,7 @@ class Observations(Struct, frozen=True):
     threads: Mapping[int, HostThread]
     """Tasks that had not exited, by ID."""
     running: Mapping[int, tuple[int, ...]]
-    """IDs of the tasks that ran at the end, by CPU. They are needed for CPUs without a task switch."""
+    """IDs of the tasks that ran at the end, by CPU, for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
     """Pids of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""

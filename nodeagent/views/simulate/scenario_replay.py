@@ -344,7 +344,7 @@ def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory
 
 
 def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay a scenario, and return the duration of each `add` in nanoseconds. It includes the decision and the encoding of both files.
+    """Replay a scenario, and return the duration of each `add` in nanoseconds, for the decision and the encoding of both files.
 
     Args:
         scenario: the scenario.

@@ -83,7 +83,7 @@ class ProcessTaker(Protocol):
 
 
 def job_directory(config: Config) -> str:
-    """Return the directory of the job records. It is empty after a boot."""
+    """Return the directory of the job records, which is empty after a boot."""
     return f"{config.runtime_directory}/jobs"
 
 

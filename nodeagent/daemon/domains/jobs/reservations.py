@@ -39,7 +39,7 @@ class Reservations:
         self._is_listed = False
         """Whether the current turn respects the held reservation."""
         self._is_unusable = False
-        """Whether the file can't be parsed. It is then set aside before a new file is written."""
+        """Whether the file can't be parsed. Such a file is set aside before a new one is written."""
         self._kept = self._saved = self._read()
         """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 

@@ -14,7 +14,7 @@ from nodeagent.formats.runtime.ttrpc import TtrpcCode
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses in seconds before each reconnect; the last pause repeats.
 
-They are short because the runtime starts containers unpinned meanwhile. containerd takes about a second to restart.
+The pauses are short, because the runtime starts containers unpinned meanwhile. containerd takes about a second to restart.
 """
 
 
