@@ -1,7 +1,7 @@
 """All managers together: they allocate when a pod is admitted, release when its containers start or end, and restore promises from saved
 files.
 
-Each function takes promises and returns new ones. This module knows neither time nor files nor cgroups. The daemon acts on the results.
+Each function takes promises and returns new ones. This module uses no clock, files or cgroups. The daemon acts on the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -130,7 +130,9 @@ class Managers(Struct, frozen=True):
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
-        """Return the managers without those settings that prefer NUMA nodes and that kubelet lacks (`sameNumaNodes`, `spreadHugePages`)."""
+        """Return the managers without settings for preferred NUMA nodes, because kubelet lacks these settings (`sameNumaNodes`,
+        `spreadHugePages`).
+        """
         resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
         return replace(self, providers=replace(self.providers, resources=resources, topology=topology))

@@ -79,7 +79,7 @@ class Insufficient(Struct, frozen=True):
 
 
 _REQUESTS = "list_requests"
-"""Key of a pod's requests in `Pod.derived`. They are cached because each decision adds up the requests of all pods."""
+"""Key of a pod's requests in `Pod.derived`. The requests are cached, because each decision adds up the requests of all pods."""
 
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:

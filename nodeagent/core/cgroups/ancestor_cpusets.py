@@ -1,4 +1,4 @@
-"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. They count as offline, because no pod can run on them."""
+"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. Withheld CPUs count as offline, because no pod can run on them."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 """Container placements: the CPUs, memory nodes and devices that a container's processes can read from their environment and file.
 
-A placement is derived from the values of the container's cgroup, so that the two always agree. This module doesn't know variable names or
-files.
+A placement is derived from the values of the container's cgroup, so that the two always agree. The names of variables and files are chosen
+elsewhere.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Desired cgroups: the cgroups that should exist, and the values of their files, derived from the promises.
 
-This module knows neither the kernel's file formats nor the order of writes (see write_order.py).
+The kernel's file formats (formats/kernel) and the order of writes (write_order.py) are elsewhere.
 """
 
 from collections.abc import Iterable, Iterator, Set as AbstractSet
@@ -49,13 +49,15 @@ class Kernel(Struct, frozen=True):
     """NUMA nodes that have memory now."""
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
-    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has. They are enabled for accounting."""
+    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has. The agent enables these controllers for accounting."""
     path_to_partitions: tuple[str, ...] = ()
     """Cgroups above a pod's cgroup that must list a partition's CPUs in `cpuset.cpus.exclusive`, the topmost first. Empty means that the
     kernel has no remote partitions (before 6.7).
     """
     limits_swap: bool = False
-    """Whether cgroups have a swap limit. They don't if the kernel was built without swap accounting or booted with `swapaccount=0`."""
+    """Whether cgroups have a swap limit. Cgroups have none if the kernel was built without swap accounting or booted with
+    `swapaccount=0`.
+    """
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
@@ -370,7 +372,7 @@ def _find_wanted_memory_nodes(kernel: Kernel, promises: Promises, pod: Pod, cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. They are needed if a CPU goes offline to which a thread has pinned itself."""
+    """Return the fallback CPUs of shared containers. A thread needs them if it has pinned itself to a CPU that goes offline."""
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 

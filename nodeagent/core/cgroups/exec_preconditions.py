@@ -50,8 +50,8 @@ def find_obstacle(
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return the reason why a container's cgroup doesn't have its allocated values, or shares its exclusive CPUs. The parameters are those
-    of `find_obstacle`.
+    """Return the reason why a container's cgroup doesn't have its allocated values, or shares its exclusive CPUs. The parameters are the
+    same as in `find_obstacle`.
     """
     return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 

@@ -2,8 +2,8 @@
 
 A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Siblings must not have the same CPU in
 this file, and a sibling's `cpuset.cpus` must not lie within such a set. Old partitions therefore end before new partitions start.
-Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module knows neither pods
-nor the file system.
+Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module uses neither pods nor
+the file system.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,7 +96,9 @@ class Step(Struct, frozen=True):
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs of a new partition. The kernel moves other processes off these CPUs, and might move them to exclusive CPUs of other cgroups."""
+    """CPUs of a partition that is about to start. The kernel moves other processes off these CPUs, possibly onto exclusive CPUs of other
+    cgroups.
+    """
 
 
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:

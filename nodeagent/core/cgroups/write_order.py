@@ -113,7 +113,7 @@ def _measure_limit(limit: Value) -> float:
 
 
 def concerns_partition(change: Change) -> bool:
-    """Whether the change belongs to a partition. Such a change only affects the isolation from the host."""
+    """Whether the change belongs to a partition. If such a change fails, only the isolation from the host is lost."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
@@ -189,7 +189,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
 
 
 def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
-    """Return whether a cgroup needs no change and doesn't occupy CPUs of others, regardless of all other cgroups."""
+    """Tell whether a cgroup needs no change and its processes can use only desired CPUs, whatever the other cgroups are."""
     usable = _find_usable_cpus(cgroup)
     return (
         not is_pinned(want.path)
@@ -299,8 +299,8 @@ def _find_fallback(cgroup: ObservedCgroup | None) -> CpuSet:
 
 
 def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. They are a subset of the current fallback CPUs,
-    unless that subset would be empty.
+    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. The result is the current part of the desired
+    fallback CPUs, or all of them if that part is empty.
     """
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
@@ -310,7 +310,7 @@ def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | 
     of its CPUs.
 
     The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable at once when the pod's cgroup gets it, or when
-    it comes online. Such a CPU may be one that the cgroup has released, or one that other cgroups have not vacated yet.
+    it comes online. The cgroup may have released this CPU, or other cgroups may not have vacated it yet.
     """
     cgroup = observed.get(want.path)
     if cgroup is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, cgroup):
@@ -414,7 +414,7 @@ def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroup
 def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
     """Write limits so that a pod's limit is never below its containers' limits. Otherwise containers could be killed.
 
-    A pod's limit grows first and shrinks last. Among its containers' limits, shrinking limits come first.
+    A pod's limit grows first and shrinks last. Among the containers' limits, shrinking limits come first.
     """
     limits: list[tuple[int, SetAttribute]] = []
     for want in desired:

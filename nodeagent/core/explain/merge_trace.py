@@ -1,7 +1,7 @@
 """Steps of a merge of hints: each resource's opinion on each set of NUMA nodes, the winning set, and why the other sets lost.
 
-The winner comes from the merge itself (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, by the same
-orders.
+The winner comes from the merge itself (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, with the same
+comparisons.
 """
 
 import enum

@@ -146,7 +146,9 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _list_laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Yield laxer configurations as (field, current value, possible value, resulting configuration). The strictest of them comes first."""
+    """Yield laxer configurations as (field, current value, possible value, resulting configuration). The strictest configuration comes
+    first.
+    """
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

@@ -27,7 +27,7 @@ class ReplayedDecision(Struct, frozen=True):
     compare, because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided after this pod. They are missing on the node `before`."""
+    """Pods that were decided after this pod. The node `before` lacks these pods."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:

@@ -34,7 +34,7 @@ class ResourceStep(Struct, frozen=True):
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """Demand on which the decision is based. It includes a preferred class of cores only if the decision has required this class."""
+    """Demand on which the decision is based. It includes a preferred class of cores only if the decision required this class."""
     decision: Admitted | Refused
     steps: tuple[MergeTrace | AllocationStep, ...]
     """Steps in the order in which they were taken."""

@@ -78,7 +78,7 @@ WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
 """Settings whose values are the kernel's texts and name no CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
-"""Settings that may be missing for a while, for instance while their CPU is offline. They keep their values."""
+"""Settings that may be missing for a while, for instance while their CPU is offline. A missing setting keeps its value."""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
@@ -160,7 +160,7 @@ class HostPlan(Struct, frozen=True):
     """Record to save before the first write."""
     writes: Mapping[Setting, Value]
     changed_by_others: Mapping[Setting, Value]
-    """Settings that another program has changed after the agent, with the new values."""
+    """Settings that another program has changed after the agent's change, with the new values."""
     keeps_threads: bool = False
     """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all
     kernel threads.
@@ -204,8 +204,8 @@ class Cpus(Struct, frozen=True):
     possible: CpuSet
     """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
     host: CpuSet
-    """Online CPUs that need not be avoided. They are used for settings that would otherwise have no CPU. If there are none, such settings
-    stay unchanged.
+    """Online CPUs that need not be avoided. Settings that would otherwise have no CPU get these CPUs. If there are none, such settings stay
+    unchanged.
     """
     hidden: CpuSet = CpuSet()
     """CPUs that the kernel refuses for a kernel thread, because they are offline or in a cpuset partition."""
@@ -534,7 +534,7 @@ def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSe
 
 
 def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change[Any]]:
-    """Return the record of the changed settings, and of all settings of those kinds that are recorded completely."""
+    """Return the record of the changed settings, and of all settings of the kinds that are recorded completely."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
     whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()

@@ -26,7 +26,7 @@ class Distribution(Struct, frozen=True):
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """All exposed metrics at one moment. Its mappings are not shared with other objects, so they never change."""
+    """All exposed metrics at one moment. The mappings are private copies, so they never change."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]

@@ -106,8 +106,8 @@ class DesiredCgroup(Struct, frozen=True):
     offline_cpus: CpuSet = CpuSet()
     """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may share the exclusive CPUs. They belong to containers of the same pod that never run at the same
-    time.
+    """Path prefix of the cgroups that may share the exclusive CPUs. These cgroups belong to containers of the same pod that never run at
+    the same time.
     """
     is_starved: bool = False
     """Whether no CPU is available for the cgroup now. Such a cgroup stays frozen, and no process may start in it."""
@@ -213,8 +213,8 @@ def cpu_shares(cpu_milli: int) -> int:
 def cpu_weight(shares: int) -> int:
     """Convert cgroup v1 shares to a cgroup v2 weight, 1 to 10,000.
 
-    The formula maps the minimum, maximum and default of one scale to those of the other. It comes from opencontainers/cgroups 0.0.4, which
-    runc 1.3.2 uses: log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
+    The formula maps the minimum, maximum and default of one scale to those of the other. The source of the formula is
+    opencontainers/cgroups 0.0.4, as used by runc 1.3.2: log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
     """
     if shares <= 2:
         return 1

@@ -27,7 +27,7 @@ class DevicePlugin(Protocol):
         """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """Return the plugin's preferred choice from the available devices. It includes the devices that are already chosen. Empty means no
+        """Return the plugin's preferred choice from the available devices. The choice includes the devices in `must`. Empty means no
         preference.
 
         Args:

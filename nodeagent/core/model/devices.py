@@ -20,7 +20,7 @@ class DeviceKind(enum.StrEnum):
 
 DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
 _NVME_DISK = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
-"""Pattern of the name of an NVMe disk or partition. It captures the name of the controller."""
+"""Pattern of the name of an NVMe disk or partition. The pattern's group is the name of the controller."""
 
 
 class NodeDoubt(enum.StrEnum):
@@ -53,9 +53,9 @@ class Device(Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Names that the kernel gives to the device's network interfaces, InfiniBand devices and controllers."""
     numa_node: int | None = None
-    """NUMA node according to the kernel, or None if the kernel doesn't know it."""
+    """NUMA node according to the kernel. None means that the kernel doesn't know the node."""
     local_cpus: CpuSet | None = None
-    """Local CPUs according to the kernel, including offline ones. None if the kernel doesn't know them."""
+    """Local CPUs according to the kernel, including offline ones. None means that the kernel doesn't know these CPUs."""
     interrupts: tuple[int, ...] = ()
     max_virtual_functions: int = 0
     virtual_functions: tuple[str, ...] = ()

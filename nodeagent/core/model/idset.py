@@ -3,8 +3,8 @@
 Searches over many sets use plain bitmasks, which have types as well. Arithmetic on masks results in an int, which a module converts back to
 the mask type before returning it.
 
-The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. This module knows nothing about
-machines.
+The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. The sets are independent of any
+machine.
 """
 
 from collections.abc import Iterable, Iterator

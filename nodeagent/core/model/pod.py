@@ -147,7 +147,7 @@ class Pod(Struct, frozen=True, dict=True):
     quiet: QuietRequest | None = None
     """Annotation: settings of the cores with the pod's exclusive CPUs, while the pod runs."""
     process: ProcessSettings = ProcessSettings()
-    """Annotation: settings of the process of each container, which replace those of the profile."""
+    """Annotation: settings of the process of each container. They take precedence over the profile's settings."""
     gives_back: bool = False
     """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
     numa_node: int | None = None

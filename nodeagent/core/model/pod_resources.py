@@ -1,6 +1,6 @@
 """Effective amounts of a pod: default requests, requests and limits of the whole pod, and the values of its own cgroup.
 
-The rules are those of component-helpers/resource (PodRequests, PodLimits), core/v1 defaults and kubelet's cm.ResourceConfigForPod. This
+The rules are from component-helpers/resource (PodRequests, PodLimits), the defaults of core/v1, and kubelet's cm.ResourceConfigForPod. This
 module depends neither on a policy nor on cgroup files.
 """
 
@@ -180,7 +180,7 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the values of a container's cgroup: its own limits, or else those of the pod (kuberuntime, KEP-2837)."""
+    """Return the values of a container's cgroup: its own limits, or else the pod's limits (kuberuntime, KEP-2837)."""
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
         unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}

@@ -27,7 +27,7 @@ class QuietSettings(Struct, frozen=True):
 
 
 class QuietRequest(Struct, frozen=True):
-    """Request of a pod: a profile, and settings that replace those of the profile."""
+    """Request of a pod: a profile, and settings that take precedence over the profile's settings."""
 
     profile: str = ""
     """Name of the profile. Empty means no profile."""

@@ -59,7 +59,9 @@ RESIZE_INFEASIBLE = "ResizeInfeasible"
 exclusive CPUs or pinned memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Reason of a resize that has to wait, because other pods hold the needed resources. It is decided again when resources are released."""
+"""Reason of a resize that has to wait, because other pods hold the needed resources. The resize is decided again when resources are
+released.
+"""
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 

@@ -129,7 +129,7 @@ JOBS = "jobs"
 
 
 class Origin(Struct, frozen=True):
-    """Source that a pod comes from."""
+    """Origin of a pod: the source, the source's key for the pod, and the domain."""
 
     name: str
     """The source's key for the pod. In the manifest directory, the key is the file name."""
@@ -169,7 +169,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     outcome: Phase | None = None
     """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released. Exit codes stay visible."""
     is_pooled: bool = False
-    """Whether the pod's cgroup is below the shared pool's cgroup. It stays there as long as the pod exists."""
+    """Whether the pod's cgroup is below the shared pool's cgroup. The cgroup stays there as long as the pod exists."""
 
     @property
     def change_refusal(self) -> Waiting | None:
@@ -361,7 +361,7 @@ class NodeState(Struct, frozen=True):
         return tuple([e.pod for e in self.entries if e.holds])
 
     def idle_pods(self) -> tuple[Pod, ...]:
-        """Return the idle pods. They have no holdings, but still pin their units."""
+        """Return the idle pods. Idle pods have no holdings, but still pin their units."""
         return tuple(e.pod for e in self.entries if e.is_active and not e.holds)
 
     def ending_uids(self) -> frozenset[str]:

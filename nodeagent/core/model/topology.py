@@ -1,4 +1,4 @@
-"""The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets; memory, huge pages and distances per node.
+"""The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets, and the memory, huge pages and distances of each node.
 
 All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and depends on
 no policy.
@@ -84,9 +84,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
     directories.
     """
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see: CPUs without topology files, or in no NUMA node's directory. They are therefore never
-    allocated.
-    """
+    """Online CPUs that kubelet doesn't see: CPUs without topology files, or in no NUMA node's directory. Such CPUs are never allocated."""
     isolated: CpuSet = field(default_factory=CpuSet)
     """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
@@ -144,7 +142,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def node_ids(self) -> NumaSet:
-        """Return all NUMA nodes, including those without CPUs."""
+        """Return all NUMA nodes, including nodes without CPUs."""
         return NumaSet.from_ids(n.id for n in self.numa)
 
     @cached_property

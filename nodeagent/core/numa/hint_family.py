@@ -10,7 +10,9 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Largest number of NUMA nodes with which hints are listed. They have at most 31 sets, and merging these takes no longer than a search."""
+"""Largest number of NUMA nodes with which hints are listed. So many nodes have at most 31 sets. Merging lists of 31 sets takes no longer
+than a search.
+"""
 
 MAX_STEPS = 20_000
 """Limit on the steps of one merge, or of one choice of nodes. They take some hundredths of a second."""
@@ -143,7 +145,7 @@ def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily],
 
 def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
     """Return the best mask in the order of `hints.merge`. Masks of the size to which every list can be narrowed come first, then smaller
-    ones, then larger ones.
+    masks, then larger masks.
     """
     fewest = {
         each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))

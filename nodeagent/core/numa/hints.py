@@ -38,7 +38,7 @@ class MergeRules(Struct, frozen=True):
     single_node: bool
     """Whether the policy is single-numa-node."""
     distances: Mapping[int, Mapping[int, int]] | None = None
-    """Distances between nodes, if `prefer-closest-numa-nodes` is on. They decide between masks of the same size."""
+    """Distances between nodes, if `prefer-closest-numa-nodes` is on. The distances decide between masks of the same size."""
 
 
 class Merged(Struct, frozen=True):

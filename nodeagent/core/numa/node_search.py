@@ -2,8 +2,8 @@
 
 The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* takes one set from each of
 several covers, and asks which sets of nodes can be the intersection. The search decides on each node from the highest ID down. It first
-tries to leave the node out, so that results come in ascending order of their masks. Three techniques keep the search short: bounds on the
-amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
+tries to leave the node out, so that results are found in ascending order of their masks. Three techniques keep the search short: bounds on
+the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
 """
 
 from bisect import bisect_right
@@ -60,7 +60,7 @@ class Cover(Struct, frozen=True):
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Return whether these nodes together have enough of every resource."""
+        """Tell whether these nodes together have enough of every resource."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -179,7 +179,7 @@ def _find_fittest(
 ) -> NumaMask | None:
     """Find the best choice of `count` more nodes by examining choices in ascending order of their masks, as far as necessary.
 
-    Choices in which different covers give up the same node can be out of order. After the first set, the search therefore continues for
+    If several covers can do without the same node, choices may be out of order. After the first set, the search therefore continues for
     some steps to find a lower set.
     """
     ids = problem.ids

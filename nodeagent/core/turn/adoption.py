@@ -1,7 +1,7 @@
-"""Running pods that are missing from the state. Their entries and holdings are derived from cgroups, launcher and records.
+"""Running pods that are missing from the state. The entries and holdings of these pods are derived from cgroups, the launcher and records.
 
 Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module reads
-no file: the caller passes all observations.
+no files. The caller passes all observations.
 """
 
 from collections import defaultdict
@@ -56,8 +56,8 @@ def find_admitted(
         entries: candidates, as if admitted just now, in manifest order.
         observed: the current cgroups.
         runs: the launcher's runs.
-        recorded: holdings recorded in other files, by UID. They count unless a cgroup contradicts them. Claimed cards are listed under an
-            empty container name, as in `UnrecoveredPod`.
+        recorded: holdings recorded in other files, by UID. Recorded holdings count unless a cgroup contradicts them. Claimed cards are
+            listed under an empty container name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []

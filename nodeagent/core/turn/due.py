@@ -54,8 +54,8 @@ def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Note the present room for the unmet requests that aren't due. If the turn has made room after deciding some unmet requests, let the
-    next turn follow at once.
+    """Note the present room for the unmet requests that aren't due. If the turn has released resources after it decided some unmet
+    requests, the next turn follows at once.
 
     Args:
         turn: the turn so far.

@@ -28,7 +28,7 @@ class ReservedTime(Struct, frozen=True):
     from_ms: int
     until_ms: int
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in the reservation. Their amounts are part of the reserved amounts."""
+    """UIDs of the running jobs in the reservation. The reserved amounts include these jobs' amounts."""
 
 
 class Blocked(Struct, frozen=True):

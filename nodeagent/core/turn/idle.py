@@ -1,4 +1,6 @@
-"""Stages of pods that pin units (D30). They record the units' settings, and release a pod's holdings while all its units are inactive."""
+"""Stages of pods that pin units (D30). These stages record the units' settings, and release a pod's holdings while all its units are
+inactive.
+"""
 
 from msgspec.structs import replace
 

@@ -1,5 +1,5 @@
-"""Stages after a loss of the state. They release the recorded holdings of ended pods. They also adopt running pods before other pods get
-their CPUs.
+"""Stages after a loss of the state. These stages release the recorded holdings of ended pods, and adopt running pods before other pods can
+get the CPUs.
 """
 
 from msgspec.structs import replace

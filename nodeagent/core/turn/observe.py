@@ -1,4 +1,4 @@
-"""Stage: record what the launcher and the cgroups report about started containers."""
+"""Stage: record the starts and ends of containers, as reported by the launcher and the cgroups."""
 
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.core.turn import lifecycle

@@ -100,7 +100,7 @@ def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why a pod must wait for others of its source. None means that no earlier pod waits. A pod outside of the queue
+    """Return the reason why a pod must wait for other pods of its source. None means that no earlier pod waits. A pod outside of the queue
     comes after the whole queue.
     """
     before = _list_before(state, manifest, world)
@@ -165,8 +165,8 @@ def plan_jobs(
 
 
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether a job may start before earlier jobs at all. It must be in the common queue and have a time limit, and not too many jobs
-    may wait before it.
+    """Tell whether a job may start before earlier jobs at all. Such a job is in the common queue and has a time limit, and not too many
+    jobs wait before it.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -175,7 +175,7 @@ def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether a job that can overtake may start before earlier jobs. It must fit, and delay none of them.
+    """Tell whether a job that can overtake may start before earlier jobs. The job must fit, and must delay none of the earlier jobs.
 
     The answer requires that the starts of all earlier jobs are known. To limit the time of a turn, the starts of only few jobs are
     computed.

@@ -1,4 +1,6 @@
-"""Decision on a reservation. It is made only if all earlier reservations and all waiting jobs keep their announced times (D69)."""
+"""Decision on a reservation. A reservation is made only if all earlier reservations and all waiting jobs keep their announced times
+(D69).
+"""
 
 from collections.abc import Sequence
 

@@ -67,7 +67,7 @@ class BlockedContainer(Struct, frozen=True):
 
     id: str
     cpus: CpuSet
-    """CPUs that others have not left yet. Empty means that the container should have no CPU, which NRI can't express."""
+    """CPUs that other occupants have not left yet. Empty means that the container should have no CPU, which NRI can't express."""
     others: tuple[str, ...] = ()
     """Names of the occupants that have not left the CPUs."""
 

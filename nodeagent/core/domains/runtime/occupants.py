@@ -154,7 +154,7 @@ def list_own_occupants(
 
 
 def find_settable_values(there: ObservedCgroup) -> NriResources:
-    """Return those values of a cgroup that NRI can set."""
+    """Return the values of a cgroup that NRI can set."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
     )

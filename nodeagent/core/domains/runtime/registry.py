@@ -206,7 +206,9 @@ def _apply_call(registry: Registry, call: Call, due: Collection[ContainerKey]) -
 
 
 def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
-    """Record that none of a pod's containers will run again. Their allocations are released before the runtime removes the containers."""
+    """Record that none of a pod's containers will run again. The containers' allocations are released before the runtime removes the
+    containers.
+    """
     ended = (
         _apply_to_containers(entry, ContainerEvent.POD_END, lambda one: one.sandbox_id == sandbox_id)
         for entry in registry.entries

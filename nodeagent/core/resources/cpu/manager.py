@@ -597,8 +597,8 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
 
 
 def _find_next_reuse(books: CpuBooks, uid: str, kind: ContainerKind, own: CpuSet) -> CpuReuse | None:
-    """Return the reuse after an allocation. Later containers may reuse an init container's CPUs until another container takes them. Reuse
-    by other pods ends.
+    """Return the CPUs that the pod's later containers may reuse, after a container's allocation. An init container's CPUs stay reusable
+    until another container takes them. CPUs of other pods are no longer reusable.
     """
     if books.reuse is None and kind is not ContainerKind.INIT:
         return None

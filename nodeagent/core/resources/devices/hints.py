@@ -28,8 +28,8 @@ def pool_hints(
         every: all NUMA nodes of the machine.
         request: the number of requested devices.
         available: devices that can be allocated, or that the container already has.
-        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of them, except
-            those without a topology.
+        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of these devices,
+            unless a device has no topology.
     """
     kept = [device.nodes or 0 for device in reusable if device.nodes is not None or device.lists_minus_one]
     givable = [*kept, *(device.nodes or 0 for device in available)]

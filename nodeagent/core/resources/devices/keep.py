@@ -7,7 +7,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return the devices that a pod keeps: all except those that another container already keeps. Later containers may share devices of
+    """Return the devices that a pod keeps. A device that another container already keeps is left out. Later containers may share devices of
     plain init containers.
     """
     kinds, own_names = {container.name: container.kind for container in pod.containers}, {*before.holders}

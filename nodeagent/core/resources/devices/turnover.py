@@ -1,6 +1,6 @@
 """Devices of ended and refused pods, as kubelet's device manager treats them (Erratum.REFUSED_PODS_HOLD_DEVICES).
 
-kubelet releases nothing when a pod ends or is refused. It releases the devices of all such pods when it next decides on a pod. Without the
+When a pod ends or is refused, kubelet doesn't release its devices. They are released at kubelet's next decision on any pod. Without the
 erratum, these functions change nothing, because the device manager's data is empty.
 """
 
@@ -27,7 +27,7 @@ def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Pro
 
 
 def finish_start(promises: Promises) -> Promises:
-    """End the phase in which kubelet starts. It knows all its pods once it has admitted the running pods again."""
+    """End the phase in which kubelet starts. kubelet then knows all its pods, because it has admitted the running pods again."""
     return promises.having(replace(promises.of(DeviceBooks), running=None))
 
 

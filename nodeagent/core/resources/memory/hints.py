@@ -1,4 +1,4 @@
-"""NUMA hints of the memory manager for a container or a pod. They are calculated, or regenerated from allocated memory."""
+"""NUMA hints of the memory manager for a container or a pod: calculated hints, or hints regenerated from allocated memory."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
