@@ -102,7 +102,7 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return how many of its exclusive CPUs an admitted container lacks, because fewer CPUs were found when the state was recovered."""
+    """Return the number of exclusive CPUs that an admitted container lacks, because fewer CPUs were found when the state was recovered."""
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
     # An init container may have passed its CPUs on to later containers.

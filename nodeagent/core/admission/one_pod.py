@@ -63,7 +63,8 @@ class Providers(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices that pods may ask to be near. None means that no scan was made, because no pod names devices."""
     near: ResourceHints = ()
-    """Hints, by name, of the devices that this pod asks to be near. They precede other hints, like the hints of kubelet's device manager.
+    """Hints, by name, of the devices that this pod asks to be near. These hints precede all others, like the hints of kubelet's device
+    manager.
     """
 
     def of(self, kind: type[R]) -> R:

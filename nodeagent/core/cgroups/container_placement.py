@@ -1,4 +1,4 @@
-"""Container placements: the CPUs, memory nodes and devices that a container's processes can read from their environment and file.
+"""Container placements: the CPUs, memory nodes and devices that a container's processes can read from their environment and a file.
 
 A placement is derived from the values of the container's cgroup, so that the two always agree. The names of variables and files are chosen
 elsewhere.

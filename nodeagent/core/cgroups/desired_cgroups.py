@@ -75,8 +75,8 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that hand down CPUs to partitions, the topmost first. The result is empty if one of these cgroups can't hand down
-    CPUs.
+    """Return the cgroups that list the CPUs of partitions below them, the topmost first. The result is empty if one of these cgroups can't
+    list such CPUs.
     """
     paths, above = [""], ABOVE
     while above in observed:
@@ -88,8 +88,8 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
-"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each entry begins with the CPU
-request, in thousandths, that the pod contributes to its class's cgroup.
+"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each value begins with the pod's
+part of the CPU request of its QoS class's cgroup, in thousandths.
 """
 
 
@@ -208,7 +208,7 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a QoS class of pods. No pod in it has a partition."""
+    """Return the cgroup of a QoS class. No pod in this class has a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
@@ -425,8 +425,8 @@ def _make_container_cgroup(
 
 
 def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) -> CpuSet:
-    """Return the CPUs on which a container runs, out of its own online CPUs. If siblings are to be idle, these are one
-    thread of each core.
+    """Return the CPUs among a container's online CPUs on which the container runs. If siblings are to be idle, these are one thread of each
+    core.
     """
     settings = None if pod.quiet is None else pod.quiet.resolve(config.profiles)
     if settings is None or not settings.idle_siblings:
@@ -464,10 +464,8 @@ def _make_container_limits(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """Return the CPUs on which a container runs now.
-
-    Empty means that the container is starved. These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online (D14).
-    A mixed container has both.
+    """Return the CPUs on which a container runs now. These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online
+    (D14). A mixed container has both. Empty means that the container is starved.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -496,7 +494,7 @@ def _compute_container_quota(
         config: the configuration.
         container: the container, with or without a limit of its own.
         limit_milli: the container's own limit, or else its pod's limit.
-        level: with which other containers it shares its CPUs.
+        level: how far the container's CPUs are exclusive.
         cpus: the CPUs on which the container runs.
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")

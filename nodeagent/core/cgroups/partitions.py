@@ -16,7 +16,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Observ
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
-"""Cgroup files of partitions. The start of a container doesn't wait until they are written."""
+"""Cgroup files of partitions. A container's start doesn't wait for writes to these files."""
 
 NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
 

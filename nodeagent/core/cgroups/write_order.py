@@ -218,8 +218,8 @@ def _write_steps(steps: Iterable[Step]) -> Iterator[Change]:
 def _find_stuck_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
     """Return the CPUs outside of a cgroup's desired cpuset that its processes may still use.
 
-    If the kernel can grant none of the CPUs in a cpuset, it grants the parent's CPUs instead. A unit without an available CPU also stays
-    where it is.
+    If the kernel can grant none of the CPUs in a cpuset, it grants the parent's CPUs instead. A unit without an available CPU also stays on
+    its present CPUs.
     """
     cgroup = observed.get(want.path)
     if cgroup is None or not want.is_leaf or want.is_starved:
@@ -309,8 +309,8 @@ def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | 
     """Return the desired CPUs that an exclusive cgroup already has. None means that the cgroup lists no other CPUs, or that it keeps none
     of its CPUs.
 
-    The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable at once when the pod's cgroup gets it, or when
-    it comes online. The cgroup may have released this CPU, or other cgroups may not have vacated it yet.
+    The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable as soon as the pod's cgroup gets this CPU, or
+    this CPU comes online. The cgroup may have released this CPU, or other cgroups may not have vacated it yet.
     """
     cgroup = observed.get(want.path)
     if cgroup is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, cgroup):
@@ -339,7 +339,7 @@ def _find_interim_cpus(
 ) -> CpuSet | None:
     """Return the CPUs that an exclusive unit keeps until its own CPUs are granted.
 
-    None means that the unit uses no CPUs of other cgroups, or that the cgroup isn't an exclusive unit.
+    None means that the unit uses no CPUs of other cgroups, or that the cgroup doesn't belong to a unit with exclusive CPUs.
     """
     if not want.is_exclusive or not is_pinned(want.path):
         return None

@@ -24,8 +24,8 @@ from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
-"""Largest number of NUMA nodes with which every set is considered. With more nodes, only single nodes, listed sets and the smallest other
-sets are considered.
+"""Largest number of NUMA nodes for which every set is a candidate. With more nodes, the candidates are single nodes, listed sets and the
+smallest other sets.
 """
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
@@ -37,7 +37,7 @@ class Opinion(enum.StrEnum):
     """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough, but has more nodes than would be needed on an empty machine."""
+    """The set has enough, but has more nodes than the request needs on an empty machine."""
     NO = "no"
 
 
@@ -85,11 +85,11 @@ class MergeTrace(Struct, frozen=True):
     overruled: tuple[str, ...] = ()
     """Devices with hints that the result contradicts."""
     instead_of: NumaSet | None = None
-    """Result of the merge before it was replaced by a set for both CPUs and memory (sameNumaNodes). None means that it wasn't replaced."""
+    """Result of the merge before a set for both CPUs and memory replaced it (sameNumaNodes). None means that the result wasn't replaced."""
     silent: tuple[str, ...] = ()
-    """Requested memory resources without a hint. Like kubelet's, the memory manager gives no hint if it has too little memory."""
+    """Requested memory resources without a hint. As in kubelet, the memory manager gives no hint for a resource that is short."""
     events: tuple[ResourceEvent, ...] = ()
-    """Events of resources before their hints, for example answers of CPU plugins."""
+    """Events that resources report before their hints, for example answers of CPU plugins."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:

@@ -16,7 +16,9 @@ MOST_ALIKE = 8
 _MAX_SINGLE_TRIALS = 150
 """Number of the smallest pods, and also of the largest pods, that are tried one by one."""
 MOST_SETS = 300
-"""Largest number of sets of pods for which all sets are tried, the smallest first. Beyond it, a sufficient set is improved pod by pod."""
+"""Limit on the number of sets up to which all sets of pods are tried, the smallest first. Beyond the limit, the search starts from a
+sufficient set and improves this set pod by pod.
+"""
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
@@ -107,7 +109,7 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return numbers by which pods are compared: the request of the resource that the node lacks, then the holding of each resource."""
+    """Return numbers by which pods are compared: the request of the missing resource, then the holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []

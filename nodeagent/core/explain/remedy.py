@@ -56,7 +56,7 @@ class Remedy(Struct, frozen=True):
 
 
 class Attempts:
-    """Counted trials for one pod, during the search for one kind of change."""
+    """Attempts to admit one pod by one kind of change. The trial decisions are counted."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int

@@ -23,7 +23,7 @@ class ReplayedDecision(Struct, frozen=True):
     """The node without the pod, on which the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision has the same refusal or the same lasting holdings as the original. None means that there is nothing to
+    """Whether the repeated decision gives the original refusal, or the original lasting holdings. None means that there is nothing to
     compare, because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]

@@ -159,9 +159,7 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
 
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
-    """Lower the requests of several containers: find a limit for the amount, and lower the containers above the limit, but only as many as
-    needed.
-    """
+    """Reduce the requests of several containers to a common limit. Only as many containers as needed are reduced."""
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
@@ -179,8 +177,8 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
-    """Round the amount of each container if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce one
-    container, or several.
+    """Round the amount of each container if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce the
+    amount of one or several containers.
     """
     pods = _list_rounded_pods(attempts, resource)
     enough = [_make_remedy(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
@@ -330,7 +328,7 @@ def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 
 
 def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
-    """Split descending amounts at each point where the amounts begin to need fewer NUMA nodes."""
+    """Split descending amounts before each amount that needs fewer NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
         low, high = 0, len(amounts) - 1

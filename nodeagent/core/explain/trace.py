@@ -1,6 +1,6 @@
-"""Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules behind them.
+"""Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules that determined them.
 
-The admission runs with observers, and this module puts their events in order. Nothing is decided a second time.
+The decision runs once, with observers. This module only puts their events in order.
 """
 
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Quiet cores: settings that a pod requests for its cores, and that they have while the pod runs."""
+"""Quiet cores: kernel settings for the cores of a pod while the pod runs. The pod requests these settings."""
 
 import operator
 from collections.abc import Container, Iterator, Mapping
@@ -49,7 +49,7 @@ def list_quiet_settings(
 
 
 def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]:
-    """Return the settings' values, in the kernel's notation, for each CPU."""
+    """Yield each setting's kind, with the text that the kernel expects."""
     if settings.idle_latency_us is not None:
         yield SettingKind.IDLE_LATENCY, str(settings.idle_latency_us)
     if settings.governor is not None:
@@ -69,7 +69,7 @@ class QuietCores(Struct, frozen=True):
     """Settings by the pod's UID."""
     values: Mapping[Setting, str] = field(default_factory=dict)
     unknown: tuple[tuple[str, str], ...] = ()
-    """Pods that request a profile which the configuration doesn't have, each with the profile's name. These pods have no settings."""
+    """Pods that request a profile which is missing in the configuration, each with the profile's name. These pods have no settings."""
 
     def follow(self, state: NodeState, topology: Topology, config: Config) -> "QuietCores":
         """Return the settings for this state. The settings of unchanged pods are reused."""
@@ -100,8 +100,8 @@ class QuietCores(Struct, frozen=True):
 
 
 def select_boost_file(requested: Mapping[Setting, str], observed: Container[Setting]) -> dict[Setting, str]:
-    """Leave out the settings for the boost of all CPUs that the machine doesn't have. If the machine has none of them, one
-    setting remains.
+    """Leave out the settings for the boost of all CPUs that the machine doesn't have. If the machine has none of them, the first setting
+    remains.
     """
     absent = [s for s in requested if s.kind is SettingKind.MACHINE_BOOST and s not in observed]
     left_out = set(absent if len(absent) < len(BOOST_FILES) else absent[1:])

@@ -1,7 +1,7 @@
-"""Host settings that name CPUs or belong to one CPU, and the record of their values before the agent changed them (D28).
+"""Host settings that contain CPUs or belong to one CPU, and the record of their values before the agent changed them (D28).
 
 As long as required, each setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another
-program sets a value meanwhile, that value is restored instead.
+program sets a value meanwhile, this newer value is restored instead.
 """
 
 import enum
@@ -26,7 +26,7 @@ class SettingKind(enum.StrEnum):
     name of the interface.
     """
     IRQBALANCE = "irqbalance"
-    """CPUs that irqbalance may move interrupts to. The setting's name is empty. irqbalance shows a new value only after its next scan."""
+    """CPUs to which irqbalance may move interrupts. The setting's name is empty. irqbalance shows a new value only after its next scan."""
     BALANCING = "balancing"
     """CPUs that irqbalance may move one interrupt to. The value is either all CPUs of irqbalance or none. The name is the interrupt's
     number.
@@ -71,11 +71,11 @@ OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingK
 OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
 """Settings that belong to one CPU, and are requested for this CPU."""
 OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
-"""Settings whose file shows the limit in effect. This is the nearest frequency that the CPU has, or a stricter limit of the kernel, for
-instance because of heat. The file therefore doesn't show whether another program has written it.
+"""Settings whose file shows the limit in effect. This limit is the nearest frequency that the CPU supports, or a stricter limit of the
+kernel, for instance because of heat. The file therefore doesn't show whether another program has written it.
 """
 WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
-"""Settings whose values are the kernel's texts and name no CPUs."""
+"""Settings with the kernel's text as value. They contain no CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
 """Settings that may be missing for a while, for instance while their CPU is offline. A missing setting keeps its value."""
@@ -213,7 +213,7 @@ class Cpus(Struct, frozen=True):
     partitioned: CpuSet = CpuSet()
     """CPUs to avoid that are in a partition or soon will be. The kernel itself moves its threads off these CPUs."""
     was_hidden: CpuSet = CpuSet()
-    """CPUs that were hidden at some time since the last scan. A kernel thread's affinity may still lack them."""
+    """CPUs that were hidden at some time since the last scan. A kernel thread's affinity may still lack these CPUs."""
     nodes: tuple[CpuSet, ...] = ()
     """CPUs of each NUMA node, including offline ones. The kernel gives the node's CPUs to threads that work for this node."""
     uevents: int = 0
@@ -234,8 +234,8 @@ def plan_settings(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide which settings to write, so that no setting names a CPU to avoid (unless the CPU's owner requests it), and settings of one CPU
-    have the requested values.
+    """Decide which settings to write. Settings should contain no CPU to avoid, unless the CPU's owner requests it. Settings of one CPU
+    should have the requested values.
 
     Args:
         record: the record of earlier changes.
@@ -299,8 +299,8 @@ class _Decision(Struct, Generic[_V], frozen=True):
 
 
 def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
-    """Decide on a setting with a text. If no value is requested, the original value is restored. A stricter limit of another
-    program stays.
+    """Decide on a setting with a text. If no value is requested, the original value is restored. A stricter limit set by another program
+    stays.
     """
     if known is not None and kind in OF_FREQUENCY:
         wanted = known.before if requested is None else _select_stricter(kind, known.before, requested)
@@ -339,7 +339,7 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision[CpuSet]:
-    """Decide on a setting that keeps the written value. (Kernel threads don't keep it.)"""
+    """Decide on a setting that keeps a written value. Settings of kernel threads don't."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:

@@ -105,8 +105,8 @@ class Runtime(Struct, frozen=True):
     name: str
     version: str
     nri_version: tuple[int, int, int]
-    """Reported NRI version, or the NRI version that belongs to this runtime version. If both are unknown, 0.6.0, which all later versions
-    understand.
+    """Reported NRI version, or the NRI version that belongs to this runtime version. If both are unknown, the version is 0.6.0, which all
+    later versions understand.
     """
     registration_timeout_ms: int
     request_timeout_ms: int

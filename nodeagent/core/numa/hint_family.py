@@ -10,7 +10,7 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Largest number of NUMA nodes with which hints are listed. So many nodes have at most 31 sets. Merging lists of 31 sets takes no longer
+"""Largest number of NUMA nodes for which hints are listed. So many nodes have at most 31 sets. Merging lists of 31 sets takes no longer
 than a search.
 """
 
@@ -23,11 +23,11 @@ class HintFamily(Struct, frozen=True):
     """Listed hints, as pairs (mask, preferred)."""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes with which a set of the cover is preferred."""
+    """Number of nodes of a preferred set of the cover."""
     sockets: tuple[NumaMask, ...] = ()
     """Nodes of each socket. Empty if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
-    """Number of sockets with which a set of the cover is preferred, too. None means that sockets don't count."""
+    """Number of sockets of a preferred set of the cover, as an alternative to `preferred_count`. None means that sockets don't count."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -78,7 +78,7 @@ def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Tell whether the hints accept the set: it is a preferred hint, or any set is accepted."""
+    """Tell whether the set is a preferred hint, or the hints accept any set."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 

@@ -1,8 +1,8 @@
 """Hints on machines with up to 12 NUMA nodes, as tables with an entry for each set of nodes.
 
 A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any number
-of lists can be expressed as such sums. They take milliseconds, whereas combining each hint with each other would take minutes. In this
-module, a set of nodes is an index: its bit i means the i-th node of the machine.
+of lists can be expressed as such sums. Such sums take milliseconds. Combining each hint with each other hint would take minutes. In this
+module, a set of nodes is an index, where bit i means the i-th node of the machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from functools import lru_cache
 from nodeagent.core.model.idset import NumaMask
 
 MAX_TABLED_NODES = 12
-"""Largest number of NUMA nodes with which tables are used. A table for 12 nodes has 4,096 entries."""
+"""Largest number of NUMA nodes for which tables are used. A table for 12 nodes has 4,096 entries."""
 
 
 @lru_cache(maxsize=32)

@@ -17,7 +17,7 @@ can't be met.
 """
 
 _FEW_HINTS = 32
-"""Largest number of hints in a list with which all combinations are tried. With more hints, a table is faster."""
+"""Largest number of hints in a list for which all combinations are tried. With more hints, a table is faster."""
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
@@ -25,7 +25,7 @@ Comparison = Callable[[int, int], int | None]
 """Function that compares two nodes. It returns the node that the managers prefer, or None."""
 
 SetRank = Callable[[NumaMask], int]
-"""Rank among sets with the same number of nodes and the same distances, lowest first."""
+"""Function that ranks a set of nodes, lowest first, among sets with equally many nodes and the same distances."""
 
 
 Fitness = tuple[int, int, int, int]
@@ -61,7 +61,7 @@ def merge(
     Args:
         rules: the rules of the policy.
         lists: one list per resource. Missing lists are `DONT_CARE`, and empty ones `UNSATISFIABLE`.
-        compare: returns which of two single nodes the managers prefer to use. Only called under single-numa-node.
+        compare: returns which of two single nodes the managers prefer to use. The function is only called under policy single-numa-node.
         rank_set: ranks sets of nodes that are equally good otherwise. None leaves the choice to the node numbers.
     """
     if rules.single_node:
@@ -111,7 +111,9 @@ def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[Num
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the wanted number of nodes: the largest of the lists' smallest hint sizes. Every list can be narrowed to this number."""
+    """Return the wanted number of nodes. This is the largest of the lists' smallest hint sizes, so every list can be narrowed to this
+    number.
+    """
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
 

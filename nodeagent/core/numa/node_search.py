@@ -25,8 +25,8 @@ State = tuple[Any, ...]
 
 
 MORE_STEPS = 500
-"""Limit on further steps that look for a lower set after the first set was found. They take some milliseconds. Few searches need more than
-one step.
+"""Limit on further steps that look for a lower set after the first set was found. The steps take some milliseconds. Few searches need more
+than one step.
 """
 
 
@@ -177,10 +177,10 @@ def _find_fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Find the best choice of `count` more nodes by examining choices in ascending order of their masks, as far as necessary.
+    """Find the best choice of `count` more nodes.
 
-    If several covers can do without the same node, choices may be out of order. After the first set, the search therefore continues for
-    some steps to find a lower set.
+    Choices are examined in ascending order of their masks, as far as necessary. If several covers can do without the same node, choices may
+    be out of order. After the first set, the search therefore continues for some steps to find a lower set.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -253,7 +253,9 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
 
 
 def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Return a lower bound on the sum of distances between all ordered pairs, if `left` of the undecided nodes are kept in addition."""
+    """Return a lower bound on the sum of distances between all ordered pairs of kept nodes, if `left` of the undecided nodes are kept,
+    too.
+    """
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
     if not left:

@@ -60,7 +60,7 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Whether the node with more allocated resources wins when two single nodes are compared."""
+    """Whether the more allocated one of two single nodes is chosen."""
     strategy: Strategy | None = None
     """Rule for choosing among equally good sets of nodes by score. None means that node IDs decide."""
     score_weights: tuple[tuple[str, int], ...] = ()
@@ -70,7 +70,7 @@ class TopologyManager(Struct, frozen=True):
     same_nodes: bool = False
     """Whether a set of nodes for both CPUs and memory may replace the merged result (sameNumaNodes)."""
     spread_pages: bool = False
-    """Whether a container's memory is spread over nodes as its CPUs are, if it has huge pages (spreadHugePages)."""
+    """Whether the memory of a container with huge pages is spread over NUMA nodes as its CPUs are (spreadHugePages)."""
 
     @property
     def is_strict(self) -> bool:
@@ -79,7 +79,7 @@ class TopologyManager(Struct, frozen=True):
 
     @property
     def stays(self) -> str:
-        """Return the end of a message: the container can't leave its NUMA nodes, and why."""
+        """Return the last part of a message: the reason why a container can't leave its NUMA nodes."""
         return (
             f": a running pod can't leave its NUMA nodes (topologyManagerPolicy {self.policy.value}); "
             "to let the topology manager choose again, end the pod and start it again"
@@ -118,7 +118,7 @@ class TopologyManager(Struct, frozen=True):
         """Return a replacement for a merged hint that isn't preferred (`preferCPUsNumaNode`). None means that there is no replacement.
 
         The replacement is a single node that the CPUs prefer and that the other resources prefer or accept. If there are several such
-        nodes, the node that most devices prefer wins, then the best node by the order of the merge.
+        nodes, the node that most devices prefer wins. Among these nodes, the order of the merge decides.
 
         Args:
             devices: the hints of each device.
