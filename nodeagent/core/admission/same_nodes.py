@@ -69,8 +69,8 @@ def find_same_nodes(
 def find_spread(
     topology: TopologyManager, resource: Resource, promises: Promises, uid: str, container: ContainerDemand
 ) -> tuple[tuple[int, int], ...]:
-    """Return the NUMA nodes over which a container's huge pages should be spread, each with the amount of the given resource that the
-    container holds there.
+    """Return the NUMA nodes over which a container's huge pages should be spread. Each has the amount of the given resource that the
+    container holds on the node.
 
     Empty means no preference. The container has no huge pages or is on a single node, or a strict policy keeps it on other nodes.
     """

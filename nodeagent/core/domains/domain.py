@@ -183,7 +183,7 @@ class Domain(Protocol):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the domain's cgroups will change without waking the agent. If so, another turn follows soon."""
+        """Whether the domain waits for a change that doesn't wake the agent. If so, another turn follows soon."""
         ...
 
     def standing_problem(self) -> str | None:

@@ -37,7 +37,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Feature gates that depend on another gate, with this gate. kubelet doesn't start if a gate is on and the gate it depends on is off."""
+"""Gates that need another gate, each with the needed gate. kubelet doesn't start if a gate is on while its needed gate is off."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -267,8 +267,8 @@ class Config(Struct, frozen=True):
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Refused pods that are decided again without a user's request: none, as with kubelet, or pods that were refused for lack of resources,
-    once resources are released.
+    """Pods that are decided again after a refusal, without a user's request. The value is none, as with kubelet, or `room`: pods that
+    lacked resources are decided again once resources are released.
     """
     max_pods: int = 1_000
     pods_per_core: int = 0

@@ -86,7 +86,7 @@ class Cover(Struct, frozen=True):
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on the number of nodes: the fewest nodes that have enough of each single resource."""
+        """Return a lower bound on the number of nodes in a set of the cover. At least as many nodes are needed for each single resource."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))

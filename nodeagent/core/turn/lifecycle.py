@@ -106,7 +106,7 @@ def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether the pod waits for a change that wakes no turn: a cgroup that becomes empty, or a start that is observed."""
+    """Tell whether the pod waits for a change that wakes no turn, namely an empty cgroup or an observed start."""
     if not entry.is_active:
         return False
     if entry.pins_units:
