@@ -80,7 +80,14 @@ def _run(command: Callable[[], int]) -> int:
             return command()
     except NodeAgentError as err:
         write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
-        return _find_exit_status(err)
+        from nodeagent.edge.transport.local_api_client import ApiUnavailable
+
+        causes: list[BaseException] = [err]
+        while causes[-1].__cause__ is not None:
+            causes.append(causes[-1].__cause__)
+        is_away = any(isinstance(cause, ApiUnavailable) for cause in causes)
+        status: int = getattr(err, "exit_status", EXIT_AWAY if is_away else EXIT_ERROR)
+        return status
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -100,18 +107,6 @@ def _run_words(words: list[str]) -> int:
     if count_stdin_readers(options) > 1:
         own.error("only one argument can be - or /dev/stdin")
     status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
-    return status
-
-
-def _find_exit_status(err: NodeAgentError) -> int:
-    """Return the exit status of an error. An error without an own status has the status of its cause."""
-    from nodeagent.edge.transport.local_api_client import ApiUnavailable
-
-    causes: list[BaseException] = [err]
-    while causes[-1].__cause__ is not None:
-        causes.append(causes[-1].__cause__)
-    is_away = any(isinstance(cause, ApiUnavailable) for cause in causes)
-    status: int = getattr(err, "exit_status", EXIT_AWAY if is_away else EXIT_ERROR)
     return status
 
 

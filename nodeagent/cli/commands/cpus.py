@@ -13,7 +13,7 @@ from nodeagent.core.model.state import PodEntry
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_names import find_pod
-from nodeagent.views.container_cpus import Document, describe_container_cpus
+from nodeagent.views.container_cpus import describe_container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
 """Fields of the document that can be printed alone."""
@@ -72,9 +72,16 @@ def run(options: argparse.Namespace) -> int:
     placement = find_placement(known, entry, name)
     is_closed = known.node.config.host_isolation != "none" and bool(placement.exclusive_cpus)
     document = describe_container_cpus(entry.pod, name, placement, is_closed=is_closed)
-    sys.stdout.write(
-        _format_cpus(document, options) if options.output == "text" else format_document(document, options.output)
-    )
+    if options.output != "text":
+        sys.stdout.write(format_document(document, options.output))
+    elif document[options.which]:
+        sys.stdout.write(f"{(document['masks'] if options.format == 'mask' else document)[options.which]}\n")
+    else:
+        what = "exclusive CPUs" if options.which == _EXCLUSIVE else "shared CPUs"
+        raise NoCpusError(
+            f"container {name} of pod {entry.pod.full_name} has no {what}",
+            hint=f"`nodeagent explain {entry.pod.full_name}` says why; leave out the option to print all its CPUs",
+        )
     if (
         is_closed
         and not placement.exclusive_cpus <= CpuSet.parse(read_own_cpus())
@@ -104,15 +111,3 @@ def find_container(entry: PodEntry, name: str | None) -> str:
         f"pod {pod} has {len(names)} containers",
         hint=f"name one: `nodeagent cpus {pod} {names[0]}`; it has: {', '.join(names)}",
     )
-
-
-def _format_cpus(document: Document, options: argparse.Namespace) -> str:
-    found = document["masks"] if options.format == "mask" else document
-    if not document[options.which]:
-        pod, name = document["pod"], document["container"]
-        what = "exclusive CPUs" if options.which == _EXCLUSIVE else "shared CPUs"
-        raise NoCpusError(
-            f"container {name} of pod {pod} has no {what}",
-            hint=f"`nodeagent explain {pod}` says why; leave out the option to print all its CPUs",
-        )
-    return f"{found[options.which]}\n"

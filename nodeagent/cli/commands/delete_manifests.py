@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,8 @@ def _find_files(
         if not (word.is_pipe or word.endswith(SUFFIXES)):
             names.add(_find_pod_name(word, held, place))
             continue
-        itself = _find_by_path(word, held)
+        wanted = None if word.is_pipe else _resolve_parent(word)
+        itself = next((file for file in held if wanted is not None and _resolve_parent(file.path) == wanted), None)
         if itself is None:
             names |= {
                 _find_pod_name(found.pod.full_name, held, place)
@@ -140,14 +141,6 @@ def _find_files(
             )
         chosen[file.path] = file
     return tuple(chosen.values())
-
-
-def _find_by_path(word: NamedFile, held: Iterable[InstalledFile]) -> InstalledFile | None:
-    """Find the installed manifest that was named by its path."""
-    if word.is_pipe:
-        return None
-    wanted = _resolve_parent(word)
-    return next((file for file in held if _resolve_parent(file.path) == wanted), None)
 
 
 def _resolve_parent(path: str) -> str:

@@ -109,7 +109,15 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error(
             "another node's pods can't be released from here: add --dry-run to see the steps, without --purge"
         )
-    known = _read_state(options)
+    known: NodeView | NodeAgentError
+    try:
+        known = read_node(options)
+    except StartError:
+        raise  # without the configuration, the locations of the agent's cgroups and files are unknown
+    except NodeAgentError as err:
+        if is_other_node or not options.all or os.geteuid() != 0:
+            raise
+        known = err
     is_live = not isinstance(known, NodeAgentError) and known.is_live
     if options.pods and not is_live and not is_other_node:
         raise ReleaseError(
@@ -145,18 +153,6 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
     count = releasing.restore_host_settings(config, has_agent=has_agent)
     print(f"restored {format_count(count, 'setting')} of the host" if count else "nothing to restore")
     return 0
-
-
-def _read_state(options: argparse.Namespace) -> NodeView | NodeAgentError:
-    """Read the state. Return the error if no agent runs and the saved state can't be used."""
-    try:
-        return read_node(options)
-    except StartError:
-        raise  # without the configuration, the locations of the agent's cgroups and files are unknown
-    except NodeAgentError as err:
-        if is_elsewhere(options) or not options.all or os.geteuid() != 0:
-            raise
-        return err
 
 
 class _ReleaseReport:

@@ -1,7 +1,7 @@
 """`nodeagent unpin`: removes the manifest of the pod that pins a systemd unit."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from nodeagent.cli.support.documents import add_output_argument
@@ -42,13 +42,18 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent.cli.commands.delete_manifests import uninstall
     from nodeagent.cli.support.manifest_changes import InstalledFile, ManifestPlace
     from nodeagent.cli.support.named_files import NamedFile
+    from nodeagent.edge.systemd.units import UnitsError, show_units
+    from nodeagent.formats.manifest.pod_schema import UNIT_NAME
     from nodeagent.formats.manifest.unit_pod import full_unit_name
 
     def pods_of(held: Sequence[InstalledFile], place: ManifestPlace) -> Sequence[NamedFile]:
         by_unit = {unit: name for file in held for name, pod in file.pods.items() for unit in pod.units}
         named = [full_unit_name(unit) for unit in options.units]
-        own = _find_main_names([unit for unit in named if unit not in by_unit])
-        wanted = [own.get(unit, unit) for unit in named]
+        main_names: dict[str, str] = {}
+        if asked := [unit for unit in named if unit not in by_unit and UNIT_NAME.fullmatch(unit)]:
+            with suppress(UnitsError):  # a manifest can be removed without systemd
+                main_names = {unit: found.id for unit, found in show_units(asked).items()}
+        wanted = [main_names.get(unit, unit) for unit in named]
         for unit in wanted:
             if unit not in by_unit:
                 pinned = ", ".join(sorted(by_unit)) or "none"
@@ -59,16 +64,3 @@ def run(options: argparse.Namespace) -> int:
         return [NamedFile(by_unit[unit]) for unit in wanted]
 
     return uninstall(options, pods_of, ("unpin", *options.units))
-
-
-def _find_main_names(units: Sequence[str]) -> Mapping[str, str]:
-    """Return the main name of each unit, because a unit may have several names. The result is empty if systemd doesn't answer, because a
-    manifest can be removed without systemd.
-    """
-    from nodeagent.edge.systemd.units import UnitsError, show_units
-    from nodeagent.formats.manifest.pod_schema import UNIT_NAME
-
-    asked = [unit for unit in units if UNIT_NAME.fullmatch(unit)]
-    with suppress(UnitsError):
-        return {unit: found.id for unit, found in show_units(asked).items()} if asked else {}
-    return {}

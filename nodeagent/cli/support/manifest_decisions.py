@@ -111,19 +111,15 @@ def wait_for_agent(
     pause, longest = _PAUSES_SECONDS
     with Progress("questions to the agent") as progress:
         while True:
-            state = _read_state(place)
+            try:
+                state = state_from_document(call(place.socket, "state")["state"]).state
+            except ApiUnavailable as err:
+                raise WaitError(
+                    f"the agent does not answer any more: {err.message}",
+                    hint="start it with `systemctl start nodeagent`: the agent then acts on the installed manifests",
+                ) from err
             if look(state) or time.monotonic() >= deadline:
                 return state
             time.sleep(pause)
             pause = min(2 * pause, longest)
             progress.step()
-
-
-def _read_state(place: ManifestPlace) -> NodeState:
-    try:
-        return state_from_document(call(place.socket, "state")["state"]).state
-    except ApiUnavailable as err:
-        raise WaitError(
-            f"the agent does not answer any more: {err.message}",
-            hint="start it with `systemctl start nodeagent`: the agent then acts on the installed manifests",
-        ) from err

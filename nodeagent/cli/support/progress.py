@@ -70,7 +70,10 @@ class Progress:
             from tqdm import tqdm  # tqdm is imported late, so that work of less than a second doesn't wait for it
 
             # A serial console reports 0 lines of 0 columns, for which tqdm draws nothing.
-            is_sized = _has_size()
+            try:
+                is_sized = 0 not in os.get_terminal_size(sys.stderr.fileno())
+            except OSError:
+                is_sized = False
             self._bar = tqdm(
                 desc=self._what,
                 total=self._total,
@@ -82,10 +85,3 @@ class Progress:
                 nrows=None if is_sized else _LINES,
                 file=sys.stderr,
             )
-
-
-def _has_size() -> bool:
-    try:
-        return 0 not in os.get_terminal_size(sys.stderr.fileno())
-    except OSError:
-        return False

@@ -58,32 +58,25 @@ def _describe_zone(topology: Topology, node: NumaNode, rules: NodeRules, promise
     cpus = topology.nodes.get(node.id, CpuSet())
     allocatable = CpuSet(CpuMask(cpus.bits & rules.grantable))
     free = free_cpus(promises, rules.grantable) & cpus
+    resources = [_describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free)))]
+    # the memory manager takes the memory of a group of nodes from its lowest node first
+    accounts = next((each for each in memory_accounts(promises) if each.id == node.id), None)
+    for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
+        table = None if accounts is None else accounts.table(name)
+        usable, left = (0, 0) if table is None else (table.allocatable, max(0, table.free))
+        # memory that was allocated before a reboot with less memory still counts
+        shown_capacity = Quantity.of_bytes(max(capacity, usable))
+        resources.append(_describe_resource(name, shown_capacity, Quantity.of_bytes(usable), Quantity.of_bytes(left)))
     return {
         "name": _format_zone_name(node.id),
         **(distances if node.distances is not None else {}),
-        "resources": [
-            _describe_resource(CPU, Quantity.of(len(cpus)), Quantity.of(len(allocatable)), Quantity.of(len(free))),
-            *_describe_memory(node, promises),
-        ],
+        "resources": resources,
         "type": "Node",
     }
 
 
 def _format_zone_name(node: int) -> str:
     return f"node-{node}"
-
-
-def _describe_memory(node: NumaNode, promises: Promises) -> list[Document]:
-    """List memory and huge pages of a node. The memory manager takes the memory of a group from its lowest node first."""
-    accounts = next((each for each in memory_accounts(promises) if each.id == node.id), None)
-    found = []
-    for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
-        table = None if accounts is None else accounts.table(name)
-        allocatable, free = (0, 0) if table is None else (table.allocatable, max(0, table.free))
-        # If memory was allocated before a reboot with less memory, it still counts.
-        shown_capacity = Quantity.of_bytes(max(capacity, allocatable))
-        found.append(_describe_resource(name, shown_capacity, Quantity.of_bytes(allocatable), Quantity.of_bytes(free)))
-    return found
 
 
 def _describe_resource(name: str, capacity: Quantity, allocatable: Quantity, available: Quantity) -> Document:

@@ -239,13 +239,13 @@ class _Painter:
         farthest = max(number for node in known for number in node.distances or ())
         nearest = min(number for node in known for number in node.distances or ())
         cells = [_draw_matrix_text(column + 1, 0, str(node), bold=True) for column, node in enumerate(ids)]
+        near, far = (222, 240, 226), (246, 205, 178)  # light enough for dark text
         for row, node in enumerate(known, 1):
             cells.append(_draw_matrix_text(0, row, str(node.id), bold=True))
             for column, number in enumerate(node.distances or (), 1):
                 share = (number - nearest) / max(1, farthest - nearest)
-                cells.append(
-                    f'<rect x="{column * 34}" y="{row * 22}" width="32" height="20" rx="2" fill="{_mix_colour(share)}"/>'
-                )
+                fill = "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(near, far, strict=True))
+                cells.append(f'<rect x="{column * 34}" y="{row * 22}" width="32" height="20" rx="2" fill="#{fill}"/>')
                 cells.append(_draw_matrix_text(column, row, str(number)))
         return _place_in_column([heading, _Box((len(ids) + 1) * 34, (len(known) + 1) * 22, "".join(cells))], gap=4)
 
@@ -253,12 +253,6 @@ class _Painter:
 def _draw_matrix_text(column: int, row: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     return f'<text x="{column * 34 + 16}" y="{row * 22 + 14}" font-size="{_SMALL}" text-anchor="middle"{weight}>{text}</text>'
-
-
-def _mix_colour(share: float) -> str:
-    """Return a colour between near and far, light enough for dark text."""
-    near, far = (222, 240, 226), (246, 205, 178)
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(near, far, strict=True))
 
 
 class _Border(Struct, frozen=True):

@@ -33,7 +33,10 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
         if key[0] == about and sum(about in each for each in kinds) > 1
     ]
     differing = [found for found in compared if len(found["groups"]) > 1]
-    odd = [name for found in differing for name in _find_outliers(found["groups"])]
+    odd: list[str] = []
+    for first, *others in (found["groups"] for found in differing):
+        if all(len(group["nodes"]) < len(first["nodes"]) for group in others):
+            odd += (name for group in others for name in group["nodes"])
     return {
         "alike": [
             {"about": found["about"], "fact": found["fact"], "value": found["groups"][0]["value"]}
@@ -46,13 +49,6 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
         "unread": describe_unread(unread),
         "version": VERSION,
     }
-
-
-def _find_outliers(groups: Sequence[Document]) -> list[str]:
-    """Return the nodes outside of the largest group. The result is empty if another group is as large."""
-    first, *others = groups
-    is_most = all(len(group["nodes"]) < len(first["nodes"]) for group in others)
-    return [name for group in others for name in group["nodes"]] if is_most else []
 
 
 def _compare_fact(

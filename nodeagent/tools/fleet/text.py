@@ -1,6 +1,6 @@
 """Text of a fleet's documents: a line for each node and each pod, or for each value that differs."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nodeagent.views.explain.text import format_container
@@ -36,7 +36,14 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
             cpus = " + ".join(part for part in (pod["cpus"], "shared" if pod["shares"] else "") if part) or _NO_VALUE
             pods.append([f"{pod['namespace']}/{pod['name']}", pod["node"], state, cpus, pod["numaNodes"] or _NO_VALUE])
         lines += ["", *format_table(pods, width)]
-    lines += ["", *break_text(_format_verdict(document), width)]
+    wrong = summary["unhealthy"]
+    verdict = "nothing needs attention"
+    if wrong:
+        verb = "needs" if wrong == 1 else "need"
+        verdict = f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more)"
+    if unknown := sum(node["healthy"] is None for node in document["nodes"]):
+        verdict += f"; {format_count(unknown, 'node')} without an agent"
+    lines += ["", *break_text(verdict, width)]
     if times := sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None}):
         lines += break_text(f"captured: {times[0] if len(times) == 1 else f'{times[0]} to {times[-1]}'}", width)
     return _join_lines(lines)
@@ -44,16 +51,6 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
 
 def _align_right(*columns: tuple[int, int]) -> list[str]:
     return [f"{number:>{width}}" for number, width in columns]
-
-
-def _format_verdict(document: Document) -> str:
-    wrong = document["summary"]["unhealthy"]
-    unknown = sum(node["healthy"] is None for node in document["nodes"])
-    without = f"; {format_count(unknown, 'node')} without an agent" if unknown else ""
-    if not wrong:
-        return f"nothing needs attention{without}"
-    verb = "needs" if wrong == 1 else "need"
-    return f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more){without}"
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
@@ -74,24 +71,19 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
                 rows.append([*cells, f"{name}: {places[0]}", *places[1:]])
                 cells = ["", ""]
     lines += ["", *format_table(rows, width)]
-    refused = list(_format_reasons(document, width))
-    if refused:
-        lines += ["", "Why no more fit (nodeagent explain -f FILE --machine FILE says what would help)", *refused]
-    return _join_lines(lines)
-
-
-def _format_reasons(document: Document, width: int) -> Iterator[str]:
-    """Format each reason with its nodes. The amounts in the messages may differ from node to node."""
     reasons: dict[str, list[Document]] = {}
     for node in document["nodes"]:
         if node["reason"] is not None:
             reasons.setdefault(node["reason"], []).append(node)
+    if reasons:
+        lines += ["", "Why no more fit (nodeagent explain -f FILE --machine FILE says what would help)"]
     for reason, nodes in reasons.items():
         first = nodes[0]
-        differ = any(node["message"] != first["message"] for node in nodes)
-        where = f"; {first['name']}" if differ else ""
+        # the amounts in the messages may differ from node to node
+        where = f"; {first['name']}" if any(node["message"] != first["message"] for node in nodes) else ""
         who = _format_nodes([node["name"] for node in nodes], many=len(nodes) > _FEW_NODES)
-        yield from break_text(f"  {who}: {reason}{where}: {first['message']}", width)
+        lines += break_text(f"  {who}: {reason}{where}: {first['message']}", width)
+    return _join_lines(lines)
 
 
 def render_difference(document: Document, width: int = WIDTH) -> str:

@@ -73,8 +73,12 @@ def run_tool(
         began = time.monotonic()
         status = _run(command, report, output_fd, seconds + more_seconds, program[0])
         if status != 0 or time.monotonic() - began < seconds:
+            how = "ended too early"  # rt-tests' programs also write a report after SIGTERM
+            if status != 0:
+                how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
+                how += _read_last_output(output_fd)
             raise LatencyToolError(
-                f"{program[0]} {_describe_end(status, output_fd)}",
+                f"{program[0]} {how}",
                 hint="did the pod end meanwhile? see `nodeagent inspect`; or run the program by hand: "
                 + " ".join(program),
             )
@@ -82,13 +86,6 @@ def run_tool(
     finally:
         os.close(report)
         os.close(output_fd)
-
-
-def _describe_end(status: int, said: int) -> str:
-    if status == 0:  # rt-tests' programs also write a report after SIGTERM
-        return "ended too early"
-    how = f"was killed by signal {-status}" if status < 0 else f"failed with status {status}"
-    return how + _read_last_output(said)
 
 
 def _run(command: Sequence[str], report: int, output_fd: int, seconds: float, name: str) -> int:
