@@ -39,7 +39,7 @@ class Observation(Struct, frozen=True):
     page_bytes: int = 4096
     cgroups: ObservedCgroups | None = None
     """Cgroups by path below the pods' cgroup, which is "". None means that the pods' cgroup was not found or not
-    readable, so nothing is compared.
+    readable. No values are compared then.
     """
     problems: tuple[str, ...] = ()
     """Errors from reading the cgroups."""
@@ -72,19 +72,19 @@ class NodeView(Struct, frozen=True, dict=True):
     problems: tuple[str, ...] = ()
     """Problems that need attention: invalid manifests, failed writes, an unreachable launcher."""
     wrong: "Mapping[ProblemKind, int]" = field(default_factory=dict)
-    """Number of things that need attention by kind, as the agent has counted them. Kinds without any are missing. Empty for a view that
-    was not made by the agent itself.
+    """Number of problems by kind, as counted by the agent. Kinds without problems are missing. Empty for a view that
+    the agent did not make.
     """
     recovery: Mapping[str, Any] | None = None
     """Report on a start that had to change the saved state. None if the agent could use it unchanged."""
     policies: Mapping[str, str] | None = None
-    """Policies at the time when the state was saved. None means that they are those of the configuration."""
+    """Policies at the time when the state was saved. None means the policies of the configuration."""
     is_live: bool = False
     """Whether the view comes from the running agent. Otherwise it was read from the agent's files."""
     is_ready: bool = False
     """Whether the agent has finished its last turn."""
     is_here: bool = True
-    """Whether the node is the one that this program runs on. The processes of a copied node can't be observed."""
+    """Whether this program runs on the node. The processes of a copied node can't be observed."""
     is_agent_known: bool = True
     """Whether anything about an agent is known, in addition to the machine."""
     hostname: str = ""
@@ -100,7 +100,9 @@ class NodeView(Struct, frozen=True, dict=True):
     pools: "tuple[DevicePool, ...]" = ()
     """Pools of extended resources. Empty if there are no such resources or devices haven't been scanned."""
     reservations: "tuple[ReservedRoom, ...] | None" = None
-    """Reservations that have not ended, in the order of their begins. None means unknown, as only the running agent knows them."""
+    """Reservations that have not ended, ordered by their start times. None means unknown, because only the running
+    agent knows the reservations.
+    """
 
     @property
     def observed(self) -> Observation:
@@ -226,7 +228,9 @@ class ViewReader:
 
 
 def _select_entries(state: object, pod: str) -> object:
-    """Return a state's document with only the entries of the pods with this name. If there are none, return it unchanged."""
+    """Return a state's document with only the entries of the pods with this name. If no pod has this name, return the
+    document unchanged.
+    """
 
     def has_name(entry: object) -> bool:
         match entry:

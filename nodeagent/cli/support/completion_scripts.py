@@ -66,4 +66,4 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 PLACES = {"bash": "bash-completion/completions/nodeagent", "zsh": "zsh/site-functions/_nodeagent"}
 """Path of each shell's script below /usr/share or /usr/local/share."""
 FISH_PLACE = "nodeagent.fish"
-"""File name in /etc/fish/completions, because fish doesn't search /usr/local/share by itself."""
+"""File name in /etc/fish/completions, because fish doesn't search /usr/local/share."""

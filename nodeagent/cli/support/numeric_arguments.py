@@ -51,7 +51,7 @@ def time_span(text: str) -> float:
 
 
 def begin_of_span(text: str) -> datetime:
-    """Parse a time of the local clock. A time without a day is the next such time, and `now` is the current time.
+    """Parse a time of the local clock. A time without a day means the next occurrence of this time, and `now` means the current time.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a time.
@@ -68,7 +68,7 @@ def begin_of_span(text: str) -> datetime:
 
 
 def amount(text: str) -> str:
-    """Return a quantity above 0 as it was given.
+    """Return the text of a quantity above 0 unchanged.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a quantity.

@@ -15,7 +15,7 @@ _BAR, _COUNT = (
     "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
     "{desc}: {n_fmt} [{elapsed}]",
 )
-"""Formats for tqdm, whose default format always counts in "it"."""
+"""Formats for tqdm. The default format of tqdm always counts in "it"."""
 BEGUN = time.monotonic()
 """Start time of the command. A bar is shown a second after this time, because each part of the command may take less than a second."""
 

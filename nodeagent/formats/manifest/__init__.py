@@ -1,3 +1,3 @@
-"""Pod manifests: conversion between v1 Pod and Pod, the API server's rules, and arguments and environment of a
-container's process.
+"""Pod manifests: conversion between v1 Pod and Pod, the rules of the API server, and the arguments and environment of
+containers' processes.
 """

@@ -32,8 +32,8 @@ MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
 MOST_WAYS = 8
 """API limit FirstAvailableDeviceRequestMaxSize."""
 MOST_DEVICES = 4096
-"""Limit on devices per request. The API server's limit of 32 per claim (AllocationResultsMaxSize) is less than a
-socket's number of CPUs.
+"""Limit on the devices of a request. The limit of the API server, 32 for each claim (AllocationResultsMaxSize), is less
+than the number of CPUs of a socket.
 """
 _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
@@ -58,7 +58,7 @@ class ClaimDocument(Struct, frozen=True):
     """Selectors of a device class."""
     line: int | None = None
     is_whole: bool = True
-    """False if the document has an error. It then has no effect, but its name stays taken."""
+    """Whether the document has no error. A document with an error has no effect, but its name can't be used again."""
 
 
 def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
@@ -179,7 +179,7 @@ def _read_device_request(fields: Fields, *, is_named: bool) -> DeviceRequest:
         capacity.close()
     if fields.boolean("adminAccess"):
         fields.refuse(_REFUSED)
-    fields.unused(("tolerations",))  # `tolerations` has no effect, because the agent doesn't taint devices
+    fields.unused(("tolerations",))  # `tolerations` has no effect, because the agent taints no devices
     fields.close()
     return DeviceRequest(name, device_class, selectors, None if mode == _ALL else count or 1, sizes)
 
@@ -255,8 +255,8 @@ def _format_device_request(way: DeviceRequest) -> dict[str, object]:
 
 
 class ClaimDocuments:
-    """Documents of a manifest directory, or of the files given to a command. Of documents with the same name, the first
-    takes effect.
+    """Documents of a manifest directory, or of the files given to a command. If several documents have the same name,
+    only the first takes effect.
     """
 
     def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:

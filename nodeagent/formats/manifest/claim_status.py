@@ -1,5 +1,5 @@
-"""ResourceClaims with their status (allocation and consumers), as an API server has them. They are read back after a
-loss of the state.
+"""ResourceClaims with their status (allocation and consumers), in the form of the API server. After a loss of the
+state, the agent reads them back.
 """
 
 import json
@@ -29,7 +29,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, parse_json
 
 
 class ClaimHolder(Struct, frozen=True):
-    """A pod that a claim is reserved for."""
+    """A pod in a claim's `reservedFor`."""
 
     pod: str
     """Name of the pod, without its namespace."""

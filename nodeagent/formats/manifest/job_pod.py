@@ -24,7 +24,7 @@ _OPTIONS = {
     NEAR: "--near",
     QUIET: "--quiet or a setting of its cores:",
 }
-"""Option of `nodeagent job` and `pin` by a part of the field of the pod. The first part that is there counts."""
+"""Option of `nodeagent job` and `pin` by a part of the name of the pod's field. The first matching part counts."""
 
 
 class PodOptionError(NodeAgentError):

@@ -1,6 +1,7 @@
-"""Encoder and decoder of manifests that were parsed by an earlier process, so that a restart doesn't parse them again.
+"""Encoder and decoder of parsed manifests, so that a restarted agent doesn't parse them again.
 
-The text has the content of each file, so nobody needs to trust a name or a time. It is of use only to the same program.
+The text includes the content of each file, so a changed file is noticed without relying on names or times. Only the
+same version of the program can use the text.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ def encode_parsed(files: Mapping[str, tuple[bytes, tuple[ManifestPod, ...]]], pr
 
 
 def decode_parsed(content: bytes, program: str) -> ParsedFiles:
-    """Decode parsed files. The result is empty if the content is damaged or of another program."""
+    """Decode parsed files. The result is empty if the content is damaged, or if another program wrote the content."""
     digest, body = content[:64], content[64:]
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return {}

@@ -41,8 +41,7 @@ def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str],
 def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
     """Yield the variables that describe a container's devices.
 
-    Names with special characters of a shell are left out, because any user who may rename an interface chooses its
-    name.
+    Names with special characters of a shell are left out, because a user who may rename an interface could choose such a name.
     """
     from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have devices
 

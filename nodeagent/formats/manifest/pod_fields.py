@@ -1,4 +1,4 @@
-"""Reads a v1 Pod object into a Pod with the API server's defaults, and formats it back.
+"""Reader of a v1 Pod object into a Pod with the API server's defaults, and formatter of a Pod as a v1 Pod.
 
 Reports wrong types and unknown or refused fields. The rules for values are in formats/manifest/pod_rules.py.
 """
@@ -59,7 +59,7 @@ class DecodedPod(Struct, frozen=True):
     unused_fields: tuple[str, ...]
     """Paths of the fields that are set but have no effect here."""
     not_run: tuple[str, ...] = ()
-    """Paths of the unsupported fields that keep the agent from running the pod."""
+    """Paths of the unsupported fields because of which the agent can't run the pod."""
 
 
 class _PodIdentity(Struct, frozen=True):
@@ -134,7 +134,7 @@ class PodReader:
             self._not_run.extend(fields.unused(reasons))
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
-        """Return the QoS class, and the specs of the claims by the claims' names in the pod."""
+        """Return the QoS class, and the specs of the claims by their names in the pod."""
         # The API server drops the status of a new pod. Scenarios and the agent's own state have both values in the status.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
@@ -247,7 +247,7 @@ class PodReader:
         return claim
 
     def _read_resize_policy(self, fields: Fields) -> str | None:
-        """Return the resource of an entry if a resize of this resource restarts the container, otherwise None."""
+        """Return the resource of an entry. None means that a resize of this resource doesn't restart the container."""
         name = fields.one_of("resourceName", (CPU, MEMORY))
         policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
         self._close(fields, ())
@@ -324,7 +324,7 @@ class PodReader:
 
 
 def hash_uid(pod: Pod) -> str:
-    """Return a UID for a pod that has none: a hash of all effective fields.
+    """Return a UID for a pod without a UID, namely a hash of all effective fields.
 
     Resource amounts are left out, because a pod with changed amounts is the same pod after a resize.
     """

@@ -43,7 +43,7 @@ class ManifestPod(Struct, frozen=True):
     line: int | None
     """Line of the file where the pod begins."""
     notes: tuple[str, ...] = ()
-    """Probable mistakes in a valid manifest, one line each."""
+    """Notes about probable mistakes in a valid manifest, one line each."""
     not_run: tuple[str, ...] = ()
     """Paths of the fields with which the agent couldn't run the pod. Only `parse_workloads` allows them."""
     workload: str = ""
@@ -55,11 +55,11 @@ class RefusedPod(Struct, frozen=True):
 
     findings: tuple[Finding, ...]
     name: str | None
-    """`namespace/name`. None if the text can't be read that far or the name itself is invalid."""
+    """`namespace/name`. None if the name is unreadable or invalid."""
 
 
 class OtherDocument(Struct, frozen=True):
-    """A document without a pod, which decisions don't depend on."""
+    """A document without a pod, which has no effect on decisions."""
 
     kind: str
 
@@ -78,7 +78,7 @@ def parse_manifest(
     Args:
         content: YAML or JSON, possibly several documents.
         source: the file's name, for findings.
-        without_pod: the advice in the message about a text without documents.
+        without_pod: the advice in the message for a text without documents.
     """
     found = _parse_documents(content, source, without_pod, is_run=True)
     return tuple(one for one in found if not isinstance(one, OtherDocument))
@@ -87,7 +87,7 @@ def parse_manifest(
 def parse_workloads(
     content: bytes, source: str
 ) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument, ...]":
-    """Parse a manifest for decisions only. Of each workload, such as a Deployment, its template is one pod.
+    """Parse a manifest for trial decisions. A workload, such as a Deployment, counts as one pod, namely its template.
 
     Fields that the agent can't run a pod with are allowed, and so are documents without a pod.
     """
@@ -109,8 +109,8 @@ def _parse_documents(
         found.extend(_parse_document(document, source, is_run=is_run))
     if not findings:
         return tuple(found)
-    # If a field is given twice, it is unclear which pod is meant. Then the whole text is refused, and all its other errors are reported,
-    # too.
+    # If a field is given twice, the intended pod is unknown. The whole text is then refused, and all other errors of
+    # the text are reported, too.
     for further in (finding for pod in found if isinstance(pod, RefusedPod) for finding in pod.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)
     return (RefusedPod(findings.all(), None),)
@@ -205,7 +205,8 @@ def _parse_pod(
         if findings.full():
             findings.add_another()
         elif not any(path.startswith(field) for field in unreadable):
-            # A message quotes an amount as written in the file. The pod only has the canonical form of the amount, limited to 2^63-1.
+            # A message quotes an amount as written in the file, because the pod only has the canonical form of the
+            # amount, limited to 2^63-1.
             is_amount = breach.value and breach.path[-2:-1] in {(key,) for key in _AMOUNTS}
             value = (text_at(root, breach.path) if is_amount else None) or breach.value
             findings.add(line_at(root, breach.path), path, value, breach.allowed)

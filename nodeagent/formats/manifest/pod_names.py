@@ -1,4 +1,4 @@
-"""Finds pods by UID, namespace/name, or a unique name."""
+"""Search for pods by UID, namespace/name or name."""
 
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.errors import NodeAgentError

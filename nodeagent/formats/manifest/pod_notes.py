@@ -1,4 +1,4 @@
-"""Probable mistakes in a valid manifest: fields without effect here, bytes without a unit."""
+"""Probable mistakes in a valid manifest: fields without effect here, and amounts of memory without a unit."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def find_notes(
     Args:
         pod: the pod.
         unused_fields: paths of unused fields. They begin with the item's index if the pod is an item of a list.
-        text_at: returns an amount as written. None means that it is only known from the pod.
+        text_at: function that returns an amount as written. None means that only the pod's form of the amount is known.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:

@@ -74,7 +74,7 @@ class Breach(Struct, frozen=True):
 
     path: Path
     value: str
-    """The value as shown to people. Empty if it must stay secret."""
+    """The value in messages. Empty if the value must stay secret."""
     allowed: str
 
 

@@ -13,7 +13,7 @@ METADATA_SILENT = ("labels",)
 """Fields that aren't logged as unused, because they never have an effect on a node."""
 
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
-"""Annotation: number of exclusive CPUs within the CPU request of the container that the key names."""
+"""Annotation with the number of exclusive CPUs within the CPU request of the container in the key."""
 
 PARTITION = f"{ANNOTATION_DOMAIN}/partition"
 """Type of the cpuset partition for the pod's exclusive CPUs, one of PARTITIONS."""
@@ -31,9 +31,9 @@ PREFERRED_CORE_CLASS = f"{ANNOTATION_DOMAIN}/preferred-core-class"
 """Preferred class of cores for the pod's exclusive CPUs."""
 
 NEAR = f"{ANNOTATION_DOMAIN}/near"
-"""Devices whose NUMA nodes all containers of the pod prefer, unless a container has its own annotation."""
+"""Devices near which the pod's containers prefer to be placed, unless a container has its own annotation."""
 NEAR_OF = f"near.{ANNOTATION_DOMAIN}"
-"""Devices whose NUMA nodes are preferred by the container that the key names."""
+"""Devices near which the container in the key prefers to be placed."""
 NEAR_NAME = re.compile(r"(?!\.{1,2}$)[^\s/,]{1,32}")
 """A PCI address, a device name or a kind of device."""
 
@@ -41,7 +41,7 @@ OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS, NEAR)
 """Annotations without a container's name in the key."""
 
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
-"""Devices whose interrupts are sent to the exclusive CPUs of the container that the key names."""
+"""Devices that send their interrupts to the exclusive CPUs of the container in the key."""
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 """Name of a device's directory below /sys/bus/pci/devices."""
 DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
@@ -136,7 +136,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
         "priorityClassName": "pods are never preempted: the pod admitted first keeps its resources",
     }
 )
-"""Unused fields that could be expected to have an effect, with the actual behaviour."""
+"""Unused fields from which users could expect an effect, with the actual behaviour."""
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {

@@ -76,7 +76,7 @@ def unit_manifest(
         WHILE_INACTIVE: GIVE_BACK if gives_back else None,
     }
     annotations = {key: value for key, value in asked.items() if value is not None}
-    # Some names are written in quotes, because YAML would otherwise not read them as one key.
+    # some names are written in quotes, because YAML would otherwise not read such a name as one key
     keys = {name: name if _PLAIN_KEY.fullmatch(name) else json.dumps(name) for name in amounts}
     limits = "".join(f"          {keys[name]}: {json.dumps(amount)}\n" for name, amount in amounts.items())
     return f"""\

@@ -68,6 +68,6 @@ def expand(text: str, variables: Mapping[str, str], most: int) -> str | None:
         done = found.end()
         if most < 0:
             return None
-    # No reference can end after the last ")". Searching an end for every later "$(" would take quadratic time.
+    # no reference can end after the last ")", and searching the end of every later "$(" would take quadratic time
     pieces += (text[done:end], text[end:].replace("$$", "$"))
     return None if most < len(pieces[-1]) + len(pieces[-2]) else "".join(pieces)

@@ -1,7 +1,7 @@
 """Finds the pods that the documents of workloads describe, such as a Deployment or a CronJob.
 
-A template is known by its form, an object whose `spec` has a list of containers. So every kind of workload is
-understood, also those that aren't Kubernetes' own.
+A template is recognised by its form: an object with a `spec` that has a list of containers. So every kind of workload
+is understood, even if Kubernetes doesn't define it.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from msgspec import Struct
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, TreeNode
 
 _COUNTS = ("replicas", "parallelism")
-"""Fields next to a template that have the number of its pods."""
+"""Fields next to a template with the number of pods."""
 
 
 class Template(Struct, frozen=True):
@@ -40,7 +40,7 @@ def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
 
 
 def named_by_generator(root: TreeNode) -> TreeNode:
-    """Give a pod a name made from `generateName`, if it has no other name."""
+    """Return the pod with a name made from `generateName`, if the pod has no other name."""
     metadata = root.get("metadata") if isinstance(root, MapNode) else None
     name = _find_name(metadata)
     if not isinstance(root, MapNode) or not isinstance(metadata, MapNode) or metadata.get("name") or not name:

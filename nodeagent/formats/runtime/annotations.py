@@ -59,7 +59,7 @@ _MAX_CONTAINERS = 256
 
 class ReadAnnotations(Struct, frozen=True):
     stated: StatedPod
-    """The parts of the pod that the annotations state and that could be read."""
+    """The values of the annotations that could be read."""
     findings: tuple[Finding, ...] = ()
     """Errors in the annotations. If there are any, the pod must be refused."""
 
@@ -180,7 +180,7 @@ def _read_amounts(annotations: Fields, key: str) -> Resources | None:
 
 
 def _split_items(annotations: Fields, key: str, notation: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each part of an annotation with the name and the amount in the part. No name is yielded twice."""
+    """Yield each part of an annotation with its name and amount. No name is yielded twice."""
     text, names = annotations.string(key) or "", set[str]()
     for item in (part.strip() for part in text.split(",")):
         name, equals, amount = item.partition("=")

@@ -1,4 +1,4 @@
-"""Decodes single calls of the container runtime from a method and its payload, and encodes the plugin's answers."""
+"""Decoder of single calls of the container runtime from a method and its payload, and encoder of the plugin's answers."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ class Configure(Struct, frozen=True):
 
 
 class Synchronize(Struct, frozen=True):
-    """All running pods and containers, or a part of them."""
+    """All running pods and containers, or a part of this list."""
 
     part: Synchronized
     has_more: bool
@@ -69,7 +69,7 @@ class Synchronize(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """Notice that the runtime is about to end."""
+    """Message that the runtime is about to end."""
 
 
 RuntimeCall = Configure | Synchronize | Shutdown | Call

@@ -84,7 +84,7 @@ class KubeletPodError(ValueError):
 
 
 def encode_get_pod(uid: str) -> bytes | None:
-    """Encode the request for a pod. None means that kubelet's pods can't have such a UID."""
+    """Encode the request for a pod. None means that no pod of kubelet can have this UID."""
     return encode(GET_POD_REQUEST, {"podUID": uid}) if 0 < len(uid) <= _MAX_UID and uid.isprintable() else None
 
 
@@ -92,7 +92,7 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
     """Decode the answer with a pod.
 
     Raises:
-        KubeletPodError: the answer has another form, another pod, or a pod that Kubernetes can't have.
+        KubeletPodError: the answer has another form, another pod, or a pod that the API server would refuse.
     """
     try:
         response = decode(GET_POD_RESPONSE, answer, max_bytes=MAX_BYTES)

@@ -32,7 +32,7 @@ class MuxError(ValueError):
 
 
 def encode_frames(connection: int, message: bytes) -> bytes:
-    """Split a ttrpc frame into frames of the socket."""
+    """Split a ttrpc frame into frames for the socket."""
     assert 0 < len(message) <= MAX_MESSAGE_BYTES
     step = MAX_FRAME_BYTES - _HEADER.size
     pieces = (message[start : start + step] for start in range(0, len(message), step))

@@ -59,7 +59,7 @@ class TtrpcRequest(Struct, frozen=True):
     method: str
     payload: bytes
     timeout_ns: int
-    """Time that the caller waits after sending the request. 0 means that the caller states none."""
+    """Time that the caller waits for the response. 0 means that the request has no timeout."""
 
 
 class TtrpcResponse(Struct, frozen=True):

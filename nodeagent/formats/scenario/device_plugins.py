@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.fields import Fields
 PREFERENCES = ("lowest", "highest", "order", "short", "all", "ids", "empty", "none", "error")
 ALLOCATIONS = ("env", "error", "errorIf")
 NO_NODE = -1
-"""ID by which the kernel says that a device is near no node."""
+"""NUMA node ID with which the kernel marks a device that is near no node."""
 
 
 class PluginRule(Struct, frozen=True):
@@ -21,7 +21,7 @@ class PluginRule(Struct, frozen=True):
     ids: tuple[str, ...] = ()
     """Device IDs of `order`, `ids` and `errorIf`."""
     by: int = 0
-    """Number of devices by which `short` prefers too few."""
+    """Number of devices that are missing in the answer of `short`."""
     name: str = ""
     """Variable that `env` sets."""
     message: str = ""
@@ -78,7 +78,7 @@ def read_devices(fields: Fields) -> tuple[PoolDevice, ...]:
 
 
 def read_rules(fields: Fields) -> PluginRules | None:
-    """Read the rules of a plugin. None means that there are none."""
+    """Read the rules of a plugin. None means that the plugin has no rules."""
     inner = fields.object("plugin")
     if inner is None:
         return None

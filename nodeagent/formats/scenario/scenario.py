@@ -46,7 +46,7 @@ T = TypeVar("T")
 CPU_FILE, MEMORY_FILE, DEVICE_FILE = FILES = "cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
-"""Half of a surrogate pair, or a possible escape of one."""
+"""Half of a surrogate pair, or an escape that may be such a half."""
 OF_PLUGINS = ("deviceHealth", "deviceList", "pluginGone", "pluginBack")
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart", *OF_PLUGINS, "nodeStatus")
 PLUGIN_TIMES = BEFORE, AFTER, ABSENT = "before", "after", "absent"
@@ -77,7 +77,7 @@ class ScenarioStep(Struct, frozen=True):
     devices: tuple[PoolDevice, ...] | None = None
     """Devices that the plugin lists from now on. None means that its list stays the same."""
     rules: PluginRules | None = None
-    """Rules for the plugin's answers from now on. None means those from before."""
+    """Rules for the plugin's answers from now on. None means that the rules stay the same."""
     seconds: int = 0
     """Seconds that pass before a `nodeStatus`."""
     plugin_times: tuple[tuple[str, str], ...] = ()
@@ -135,7 +135,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
 
 
 def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
-    """Refuse half a surrogate pair anywhere, because it isn't a character and no state file can contain it."""
+    """Refuse half of a surrogate pair in any string, because such a half isn't a character, and no state file can contain it."""
     findings = Findings(where)
     for path, text in _find_halves(document, ""):
         findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is not a character")
@@ -158,7 +158,7 @@ def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> Document:
-    """Build an object. A name with two values is refused, because it is unknown which value is meant."""
+    """Build an object. A name with two values is refused, because the intended value is unknown."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -304,7 +304,7 @@ def _read_initial_containers(fields: Fields) -> tuple[tuple[str, tuple[str, str]
 
 
 def _read_required(fields: Fields, name: str, what: str) -> str:
-    """Read a required string. Report a missing or wrong one and return an empty string."""
+    """Read a required string. If the string is missing or invalid, report the error and return an empty string."""
     if not fields.has(name):
         fields.report(name, f"is required: {what}")
     return fields.string(name) or ""

@@ -1,4 +1,4 @@
-"""JSON in printable ASCII only, which is read back unchanged whatever encoding a terminal or file has."""
+"""JSON in printable ASCII only, which stays readable in every encoding of a terminal or file."""
 
 import json
 

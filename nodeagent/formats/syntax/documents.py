@@ -1,6 +1,4 @@
-"""Parses the text of a file into one tree for each document, as YAML or JSON by kubelet's rule. Field names don't
-matter here.
-"""
+"""Parser of a file's text into one tree for each document, as YAML or JSON by kubelet's rule."""
 
 import re
 

@@ -63,7 +63,7 @@ class Fields:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object. `words` is kubelet's own message, if it has one."""
+        """Add a finding about a field of this object. `words` is the message of kubelet for this error, if there is one."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
@@ -231,7 +231,7 @@ class Fields:
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Report each of these fields that has a value, with the reason why the field is refused."""
+        """Report each of these fields that has a value, with the reason for the refusal."""
         for key, reason in reasons.items():
             node = self._node(key)
             if node is not None and not _is_empty(node):
@@ -273,7 +273,7 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
 
 
 def suggest_nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a finding: a suggestion of the most similar known name, or nothing if none is similar."""
+    """Return a suggestion of the most similar known name, for the end of a finding. The result is empty if no name is similar."""
     import difflib  # noqa: PLC0415 - only for a mistyped name
 
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}

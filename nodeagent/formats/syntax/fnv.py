@@ -18,7 +18,7 @@ def _state_after(byte: int) -> int:
 
 
 _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
-"""For each low byte, an input that leads from the basis to a state with this low byte, and that state."""
+"""Input that leads from the basis to a state with a certain low byte, and this state, by the low byte."""
 
 
 class Piece:

@@ -1,4 +1,4 @@
-"""JSON as read and written by Go's encoding/json, as far as kubelet's checkpoints need it.
+"""JSON as read and written by Go's encoding/json, limited to the needs of kubelet's checkpoints.
 
 When reading, case in field names doesn't matter, null is the zero value, and unknown fields are ignored. When writing,
 `<`, `>` and `&` are escaped.

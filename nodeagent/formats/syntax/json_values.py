@@ -22,7 +22,7 @@ E = TypeVar("E", bound=enum.Enum)
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Possible escape of half a surrogate pair. The agent's own files contain no such escapes."""
 MAX_WHOLE = 2**64 - 1
-"""Upper limit for amounts: the largest number in a kernel file, which is more than enough for times."""
+"""Upper limit for amounts, namely the largest number in a kernel file. Times are always smaller."""
 
 
 class MisfitError(ValueError):

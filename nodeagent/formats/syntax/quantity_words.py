@@ -1,4 +1,4 @@
-"""Suggestions for a text that isn't a quantity, because Kubernetes doesn't know its unit."""
+"""Suggestions for a text that isn't a quantity, because it has a unit that Kubernetes doesn't have."""
 
 import re
 

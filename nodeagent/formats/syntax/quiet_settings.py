@@ -15,7 +15,7 @@ from nodeagent.formats.syntax.findings import Findings
 PROFILE_NAME = re.compile(r"(?!none$)[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 PROFILE_RULE = "must be a name of at most 32 lower-case letters, digits and dashes, other than none"
 SCHEDULER = re.compile(r"batch|(?:fifo|rr):(?:[1-9]|[1-4][0-9])")
-"""Scheduling policy of a process. Interrupts in kernel threads have priority 50, and stay above."""
+"""Scheduling policy of a process. Interrupts in kernel threads have priority 50, which is higher."""
 SCHEDULER_RULE = "must be batch, or fifo or rr with a priority from 1 to 49, such as fifo:10"
 NICE_RANGE = (-20, 19)
 _GOVERNOR = re.compile(r"[a-z][a-z0-9_]{0,14}")

@@ -1,6 +1,4 @@
-"""Names of extended resources (Kubernetes' term for countable devices), and their form in names of environment
-variables.
-"""
+"""Names of extended resources (countable resources such as devices), and their form in names of environment variables."""
 
 import re
 

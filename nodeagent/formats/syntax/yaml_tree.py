@@ -37,7 +37,7 @@ def _show_tag(tag: str) -> str:
 
 
 class _Open(Struct):
-    """A collection whose end has not been read yet."""
+    """A collection that has not been read to its end yet."""
 
     line: int
     anchor: str | None
@@ -49,11 +49,11 @@ class _Open(Struct):
     merged: dict[str, MapEntry] = field(default_factory=dict)
     """The entries merged by `<<`."""
     key: tuple[str, int] | None = None
-    """The key whose value comes next, and its line."""
+    """The key of the next value, with the key's line."""
 
 
 class _Built(Struct, frozen=True):
-    """A finished node with its size and height, which determine the cost of walking the node."""
+    """A finished node with its size and height, which determine the cost of traversing the node."""
 
     node: TreeNode
     size: int
@@ -124,7 +124,7 @@ def _events(text: str, findings: Findings) -> Iterator[yaml.Event]:
 
 
 class _Builder:
-    """Builds trees from events, without recursion."""
+    """Builder of trees from events, without recursion."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings

@@ -52,7 +52,7 @@ def topology_from_spec(text: str) -> Topology:
             0, and missing memory is 64Gi.
 
     Raises:
-        TopologySpecError: the text does not describe a machine, or a machine that is too large.
+        TopologySpecError: the text does not describe a machine, or describes a machine that is too large.
     """
     shape, *amounts = text.split(",")
     match = _SHAPE.fullmatch(shape)

@@ -3,8 +3,8 @@
 Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result": …}` or
 `{"ok": false, "error": {"message": …, "hint": …}}`.
 
-`job` loads this module at every start. So it imports only the parts of `json` in C: the other parts import regular expressions, and loading
-those takes longer than the rest of a job.
+`job` loads this module at every start. The module therefore imports only the parts of `json` in C. The other parts
+import regular expressions, which take longer to load than a job needs for the rest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ApiSyntaxError(ValueError):
 
 
 def parse_request(line: bytes) -> tuple[str, Mapping[str, object]]:
-    """Parse a request. Returns its operation and its arguments.
+    """Parse a request, and return its operation and arguments.
 
     Raises:
         ApiSyntaxError: the line is not a JSON object with a string `op`.
@@ -48,7 +48,7 @@ def format_request(op: str, arguments: Mapping[str, object]) -> bytes:
 
 
 def parse_reply(line: bytes) -> object:
-    """Parse a reply. Returns its result.
+    """Parse a reply, and return its result.
 
     Raises:
         NodeAgentError: the reply is an error.
@@ -109,7 +109,9 @@ def _parse_object(line: bytes) -> dict[str, object]:
         raise ApiSyntaxError("nested too deeply") from err
     except StopIteration as err:
         raise ApiSyntaxError(f"not JSON: no value at character {err.value}") from err
-    except ValueError as err:  # the JSON scanner raises it for invalid UTF-8, or for a number with thousands of digits
+    except (
+        ValueError
+    ) as err:  # the JSON scanner raises ValueError for invalid UTF-8, or for a number with thousands of digits
         raise ApiSyntaxError(f"not JSON: {err}") from err
     if end != len(text):
         raise ApiSyntaxError(f"not JSON: something follows at character {end}")

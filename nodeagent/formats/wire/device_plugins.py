@@ -25,9 +25,11 @@ HEALTHY = "Healthy"
 MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
 MAX_ANSWER_BYTES = 64 * 1024
-"""Limit on an answer to Allocate, because answers become part of the state file, whose size is limited."""
+"""Limit on an answer to Allocate, because answers become part of the state file, which has a limited size."""
 _MAX_VALUES = 1 << 18
-"""Limit on the values in a message: 16 for each of a plugin's devices. A decoded value takes a hundred times its two bytes."""
+"""Limit on the values in a message, 16 for each of a plugin's devices. A decoded value needs a hundred times the memory
+of its two encoded bytes.
+"""
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
@@ -168,7 +170,7 @@ def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
 
 
 def decode_allocated(message: bytes) -> bytes | None:
-    """Return the encoded answer to Allocate for one container, as it is saved. None means that the message has no answer.
+    """Return the encoded answer to Allocate for one container, in the form for the state file. None means that the message has no answer.
 
     Raises:
         ProtobufError: the message has another form, or the answer is too large.

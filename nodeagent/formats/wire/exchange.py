@@ -1,4 +1,4 @@
-"""Values shared by servers and their protocols. In each exchange, a request of limited size gets an answer."""
+"""Values that servers and their protocols share. In each exchange, a request of limited size gets an answer."""
 
 import enum
 
@@ -15,7 +15,7 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits for each connection, except for `connections`, which limits the number of connections."""
+    """Limits for each connection, and the limit on the number of connections."""
 
     connections: int
     request_bytes: int

@@ -27,7 +27,7 @@ class Status(enum.IntEnum):
 
 
 class CallError(Exception):
-    """Raised to end a call with this status and message."""
+    """Error that ends a call with this status and message."""
 
     def __init__(self, status: Status, message: str) -> None:
         self.status = status

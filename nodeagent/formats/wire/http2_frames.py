@@ -8,7 +8,7 @@ _HEAD_BYTES = 9
 
 
 class FrameBound:
-    """Checks frame lengths, because h2 itself reads a frame of up to 16 MiB completely before refusing it. `before` is
+    """Checker of frame lengths, because h2 itself reads a frame of up to 16 MiB completely before refusing the frame. `before` is
     the number of bytes that precede the first frame.
     """
 

@@ -1,7 +1,7 @@
 """Encoder and decoder of the launcher's protocol: one JSON object per packet. Each request has an answer; after
 `subscribe`, the launcher sends events.
 
-The launcher doesn't import this module, because it is independent of the agent. A test checks that both use the same
+The launcher doesn't import this module, because the launcher is independent of the agent. A test checks that both use the same
 protocol. The caller interprets the answers.
 """
 
@@ -162,9 +162,9 @@ def encode_start(request: StartRequest) -> bytes:
 
 
 def encode_list(since: str = "", after: str = "") -> bytes:
-    """Encode a request for what has changed since the page with the token `since`, which is "" for everything.
+    """Encode a request for the runs that have changed since the page with the token `since`. An empty token requests all runs.
 
-    A launcher that doesn't know tokens lists everything after the ID `after`, which is "" for the first part.
+    A launcher without support for tokens lists all runs after the ID `after`, which is empty for the first part.
     """
     return _encode("list", {"since": since, "after": after})
 
@@ -266,7 +266,7 @@ def decode_gather(packet: bytes) -> int | Refused:
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
-    """Decode the result of each write: None, or the reason for the failure."""
+    """Decode the reason for the failure of each write. None means success."""
     return _decode(packet, lambda answer: answer.field("results").each(lambda item: item.or_none(JsonValue.text)))
 
 

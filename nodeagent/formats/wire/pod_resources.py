@@ -82,14 +82,14 @@ Value = dict[str, Any]
 
 
 def list_pods(state: NodeState, node: str) -> Value:
-    """Return the answer to List: the pods with allocations, in the order of admission. `node` is the name of the pool
+    """Return the answer to List, with the pods that have allocations, in the order of admission. `node` is the name of the pool
     of claimed devices.
     """
     return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
 
 def find_pod_message(state: NodeState, namespace: str, name: str, node: str) -> Value | None:
-    """Return the answer to Get, or None if there is no such pod. Unlike List, Get also finds ended and refused pods,
+    """Return the answer to Get. None means that there is no such pod. Unlike List, Get also finds ended and refused pods,
     which have no allocations.
     """
     for entry in reversed(state.entries):
@@ -99,7 +99,7 @@ def find_pod_message(state: NodeState, namespace: str, name: str, node: str) -> 
 
 
 def list_allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePool, ...]" = ()) -> Value:
-    """Return the answer to GetAllocatableResources: everything that could be allocated exclusively on an empty node."""
+    """Return the answer to GetAllocatableResources, with all resources that could be allocated exclusively on an empty node."""
     cpus = node.topology.online - node.reserved if node.placement.has_static_cpus else CpuSet()
     memory = [
         _format_memory(resource, table.allocatable, [node.id])

@@ -29,7 +29,7 @@ class Kind(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     ENUM = "enum"
-    """Field type whose values are ints. Unknown numbers are kept."""
+    """Field type of ints. Unknown numbers are kept."""
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
@@ -270,7 +270,7 @@ _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", K
 
 
 class _Reader:
-    """Decodes a message and the messages inside. Together they may have at most `max_values` values."""
+    """Decoder of a message with the messages inside, which may have at most `max_values` values together."""
 
     def __init__(self, data: bytes, max_values: int) -> None:
         self._data = data

@@ -107,7 +107,9 @@ def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
 
 
 def _find_caches(topology: Topology) -> Iterator[_Object]:
-    """Yield the caches from the outermost level inwards. Within a level, data comes before instructions, as hwloc nests them."""
+    """Yield the caches from the outermost level inwards. Within a level, the data cache is before the instruction cache, which is also the
+    order in hwloc.
+    """
     l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
     for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
         cpus = cache.cpus & topology.online

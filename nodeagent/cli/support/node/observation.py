@@ -81,7 +81,9 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
 
 
 def _list_paths(view: NodeView) -> list[str]:
-    """Return the paths of the pods' cgroup, of the view's pods and their containers, and of the cgroups whose cpusets apply to these."""
+    """Return the paths of the pods' cgroup, of the view's pods and their containers, and of the cgroups with the cpusets of pods and
+    containers.
+    """
     entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
     own = [
         path
@@ -110,7 +112,7 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
 
 
 def _list_holder(root: str) -> frozenset[int]:
-    """List the main process of the pods' unit, which sleeps in a cgroup of its own (systemd/nodeagent-pods.service)."""
+    """List the main process of the pods' unit. This process sleeps in the cgroup `holder` (systemd/nodeagent-pods.service)."""
     try:
         return frozenset(CgroupTree(root).processes.list_pids("holder"))
     except CgroupError:
