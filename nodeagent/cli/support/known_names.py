@@ -41,7 +41,11 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
         given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
     """
     with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
-        pods = [_decode_pod(entry["pod"]) for entry in _read_state(given)["entries"]]
+        pods = []
+        for entry in _read_state(given)["entries"]:
+            metadata, spec = entry["pod"]["metadata"], entry["pod"]["spec"]
+            containers = tuple(one["name"] for one in (*spec.get("initContainers", ()), *spec["containers"]))
+            pods.append(NamedPod(metadata.get("namespace", "default"), metadata["name"], containers))
         return tuple(pod for pod in pods if all(map(_NAME.fullmatch, (pod.namespace, pod.name, *pod.containers))))
     return ()
 
@@ -73,9 +77,3 @@ def _read_saved_state(path: str) -> Mapping[str, Any]:
     content = state_files.read(path, max_bytes=_MAX_BYTES) or b""
     state: Mapping[str, Any] = json.loads(content.splitlines()[1])
     return state
-
-
-def _decode_pod(document: Mapping[str, Any]) -> NamedPod:
-    metadata, spec = document["metadata"], document["spec"]
-    containers = (*spec.get("initContainers", ()), *spec["containers"])
-    return NamedPod(metadata.get("namespace", "default"), metadata["name"], tuple(one["name"] for one in containers))

@@ -238,15 +238,15 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
     counted, _ = find_effective(others, tuple(place.entries.values()))
-    pods = [manifest.pod for name, manifest in counted.items() if _is_undecided(place.entries.get(name), manifest.pod)]
+    pods = []
+    for name, manifest in counted.items():
+        entry, pod = place.entries.get(name), manifest.pod
+        is_released = entry is not None and entry.is_released and _is_same(entry.pod, pod)
+        if not is_released and _find_final_decision(entry, pod) is None:
+            pods.append(pod)
     running = [entry.pod.full_name for entry in place.entries.values() if entry.is_active]
     order = {name: number for number, name in enumerate(running)}  # changes of running pods are tried before new pods
     return tuple(sorted(pods, key=lambda pod: order.get(pod.full_name, len(order))))
-
-
-def _is_undecided(entry: PodEntry | None, pod: Pod) -> bool:
-    is_released = entry is not None and entry.is_released and _is_same(entry.pod, pod)
-    return _find_final_decision(entry, pod) is None and not is_released
 
 
 def plan_changes(

@@ -16,7 +16,7 @@ from nodeagent.core.model.promises import NOTHING, PodPromises, Promises
 from nodeagent.core.model.records import Unreadable
 from nodeagent.core.resources.cpu.holdings import CpuBooks, CpuHoldings, default_set, exclusive_sets
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.memory.holdings import Blocks, MemoryBooks, MemoryHoldings, MemoryNode, memory_accounts
+from nodeagent.core.resources.memory.holdings import Blocks, MemoryBooks, MemoryHoldings, memory_accounts
 from nodeagent.core.resources.memory.records import MemoryRecord
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.cpu_checkpoint import (
@@ -360,23 +360,26 @@ def checkpoint_document(checkpoint: Checkpoint) -> Document:
         document["defaultCpuSet"] = str(default_set(promises))
         document["containerIds"] = {each: str(cpus) for each, cpus in sorted(checkpoint.by_id.items())}
     else:
-        document["machineState"] = [_format_node(node) for node in memory_accounts(promises)]
+        document["machineState"] = [
+            {
+                "assignments": node.assignments,
+                "cells": str(node.cells),
+                "id": node.id,
+                "resources": {
+                    name: {
+                        "allocatable": t.allocatable,
+                        "free": t.free,
+                        "reserved": t.reserved,
+                        "systemReserved": t.system_reserved,
+                        "total": t.total,
+                    }
+                    for name, t in node.tables
+                },
+            }
+            for node in memory_accounts(promises)
+        ]
     document["pods"] = {uid: _format_pod(pod) for uid, pod in promises.pods}
     return document
-
-
-def _format_node(node: MemoryNode) -> Document:
-    tables = {
-        name: {
-            "allocatable": t.allocatable,
-            "free": t.free,
-            "reserved": t.reserved,
-            "systemReserved": t.system_reserved,
-            "total": t.total,
-        }
-        for name, t in node.tables
-    }
-    return {"assignments": node.assignments, "cells": str(node.cells), "id": node.id, "resources": tables}
 
 
 def _format_pod(pod: PodPromises) -> Document:

@@ -33,7 +33,25 @@ def registry_document(registry: Registry) -> Document:
     return {
         **pods,
         "sandboxes": [[sandbox.id, sandbox.pod_uid, sandbox.is_stopped] for sandbox in registry.sandboxes],
-        "containers": [_format_entry(entry) for entry in registry.entries],
+        "containers": [
+            {
+                "key": _format_key(entry.key),
+                "made": [
+                    {
+                        "id": made.id,
+                        "sandbox": made.sandbox_id,
+                        "stage": made.stage.name.lower(),
+                        "asked": _format_asked(made.asked),
+                        "placed": made.is_placed,
+                        "cgroup": made.cgroup,
+                    }
+                    for made in entry.made
+                ],
+                "held": entry.is_held,
+                "asked": None if entry.asked is None else _format_asked(entry.asked),
+            }
+            for entry in registry.entries
+        ],
         "refused": [
             {"key": _format_key(refused.key), "asked": _format_asked(refused.asked), "reason": refused.reason}
             for refused in registry.refused
@@ -116,22 +134,6 @@ def _format_key(key: ContainerKey) -> list[str]:
 def _decode_key(item: JsonValue) -> ContainerKey:
     pod_uid, name = item.row(2)
     return ContainerKey(pod_uid.text(), name.text())
-
-
-def _format_entry(entry: KeyEntry) -> Document:
-    made = [
-        {
-            "id": made.id,
-            "sandbox": made.sandbox_id,
-            "stage": made.stage.name.lower(),
-            "asked": _format_asked(made.asked),
-            "placed": made.is_placed,
-            "cgroup": made.cgroup,
-        }
-        for made in entry.made
-    ]
-    asked = None if entry.asked is None else _format_asked(entry.asked)
-    return {"key": _format_key(entry.key), "made": made, "held": entry.is_held, "asked": asked}
 
 
 def _decode_made(document: JsonValue) -> MadeContainer:

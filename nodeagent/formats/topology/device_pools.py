@@ -35,15 +35,16 @@ def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
         MisfitError: the document has another form.
     """
     return document.each(
-        lambda pool: DevicePool(pool.field("resource").text(), pool.field("devices").each(_decode_device))
-    )
-
-
-def _decode_device(value: JsonValue) -> PoolDevice:
-    return PoolDevice(
-        value.field("id").text(),
-        value.read_optional("numaNodes", lambda nodes: nodes.nodes().bits, None),
-        value.field("healthy").flag(),
-        value.field("kind").text(),
-        value.field("names").each(JsonValue.text),
+        lambda pool: DevicePool(
+            pool.field("resource").text(),
+            pool.field("devices").each(
+                lambda value: PoolDevice(
+                    value.field("id").text(),
+                    value.read_optional("numaNodes", lambda nodes: nodes.nodes().bits, None),
+                    value.field("healthy").flag(),
+                    value.field("kind").text(),
+                    value.field("names").each(JsonValue.text),
+                )
+            ),
+        )
     )

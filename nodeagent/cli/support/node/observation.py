@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -41,7 +42,11 @@ def add_observation(view: NodeView, *, host_processes: bool, only_pods: bool = F
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
     view = add_cgroups(view, only_pods=only_pods)
     processes, beside = _read_processes(view)
-    own = frozenset[int]() if view.cgroup_root is None else _list_holder(view.cgroup_root)
+    own = frozenset[int]()
+    if view.cgroup_root is not None:
+        # the main process of the pods' unit sleeps in the cgroup `holder` (systemd/nodeagent-pods.service)
+        with suppress(CgroupError):
+            own = frozenset(CgroupTree(view.cgroup_root).processes.list_pids("holder"))
     managed = own.union(*processes.values())
     exclusive = exclusive_cpus(view.state.promises) & view.node.topology.online
     observation = replace(
@@ -109,14 +114,6 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
         except CgroupError:
             continue
     return found, {path: pid for path, pid in misplaced.items() if pid is not None}
-
-
-def _list_holder(root: str) -> frozenset[int]:
-    """List the main process of the pods' unit. This process sleeps in the cgroup `holder` (systemd/nodeagent-pods.service)."""
-    try:
-        return frozenset(CgroupTree(root).processes.list_pids("holder"))
-    except CgroupError:
-        return frozenset()
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
