@@ -205,7 +205,10 @@ def test_several_pods_of_a_file_are_each_said(node: Node) -> None:
 def test_a_file_that_holds_other_pods_too_is_not_replaced(node: Node) -> None:
     (node.manifests / "both.yaml").write_text(text(WEB, SMALL))
     err = failed(node("apply", written("web.yaml", WEB)))
-    assert f"{node.manifests}/both.yaml holds default/web with default/small, which web.yaml doesn't contain" in err
+    assert (
+        f"{node.manifests}/both.yaml contains default/web, but also default/small, which web.yaml doesn't contain"
+        in err
+    )
     assert (node.manifests / "both.yaml").read_text() == text(WEB, SMALL)
     assert node.files() == ["both.yaml"]
 
@@ -576,7 +579,8 @@ def test_a_file_that_holds_other_pods_is_left_until_all_are_named(node: Node) ->
     (node.manifests / "all.yaml").write_text(text(WEB, SMALL, third))
     err = failed(node("delete", "web"))
     assert (
-        f"{node.manifests}/all.yaml holds default/web with default/small, default/third: removing it would end" in err
+        f"{node.manifests}/all.yaml contains default/web, but also default/small, default/third: removing the file would end these pods"
+        in err
     )
     assert node.files() == ["all.yaml"]
     assert node("delete", "web", "small", written("third.yaml", third))[0] == 0
@@ -585,10 +589,10 @@ def test_a_file_that_holds_other_pods_is_left_until_all_are_named(node: Node) ->
 
 def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
     (node.manifests / "web.yaml").write_text(text(WEB))
-    assert f"no manifest in {node.manifests} holds a pod 'wbe'\nhint: did you mean web? " in failed(
+    assert f"no manifest in {node.manifests} contains a pod 'wbe'\nhint: did you mean web? " in failed(
         node("delete", "web", "wbe")
     )
-    assert "holds a pod 'default/small'" in failed(node("delete", "web", written("small.yaml", SMALL)))
+    assert "contains a pod 'default/small'" in failed(node("delete", "web", written("small.yaml", SMALL)))
     other = {**SMALL, "metadata": {"name": "web", "namespace": "test"}}
     (node.manifests / "other.yaml").write_text(text(other))
     assert (
@@ -775,7 +779,7 @@ def test_a_file_that_may_not_be_read_is_not_replaced(agent: Live) -> None:
     for command, status in (("apply", 1), ("diff", 1)):
         err = failed(agent(command, written("small.yaml", SLOW)), status=status)
         assert (
-            f"cannot read which other pods {path} contains besides default/small: {path} is a FIFO, not a regular file"
+            f"cannot read {path}, which contains default/small and perhaps other pods: {path} is a FIFO, not a regular file"
             in err
         )
     assert path.is_fifo()

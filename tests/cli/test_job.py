@@ -180,7 +180,7 @@ def test_the_command_has_the_settings_of_its_process_and_is_told_of_those_that_i
     assert (thp.split()[1], personality, nice) == ("0", "00040000", "5")
     assert policy.endswith("SCHED_OTHER")
     assert priority.endswith(": 0")
-    assert done.stderr == "nodeagent: not quiet: scheduler: the job has no CPUs of its own\n"
+    assert done.stderr == "nodeagent: not quiet: scheduler: the job has no exclusive CPUs\n"
     assert (batch.stderr, "SCHED_BATCH" in batch.stdout, "\n3\n" in batch.stdout) == ("", True, True)
 
 
@@ -207,7 +207,7 @@ def test_a_job_without_cpus_of_its_own_is_not_quiet() -> None:
     with answer_jobs(share) as socket:
         done = run(socket, "--quiet", "--", "true")
     assert done.returncode == 125
-    assert "has no CPUs of its own, whose settings could be changed\nhint: ask for whole CPUs" in done.stderr
+    assert "has no exclusive CPUs, so no settings of cores can be changed\nhint: ask for whole CPUs" in done.stderr
 
 
 def test_devices_of_its_own_are_amounts() -> None:

@@ -570,7 +570,7 @@ CASES = [
     Case("DrainError", "no launcher", drain_without_launcher, "{}/pods"),
     Case("ReleaseError", "a pod without an agent", release_one_without_agent, "only the agent can release single pods"),
     Case("WaitError", "an agent that has gone", lambda d: wait_for_agent(Namespace(timeout=0), ManifestPlace(str(d), {}, f"{d}/s", is_live=True), (), bool), "{}/s"),
-    Case("AgentAwayError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would wait in vain"),
+    Case("AgentAwayError", "no agent", lambda d: with_manifests(delete, d, "web", "--wait"), "so --wait would never end"),
     Case("WatchError", "no terminal", lambda _: watch(Namespace(frames=None)), "this is not one"),
     Case("RetryError", "no agent", lambda d: retry.run(asked(retry, "web", "--socket", f"{d}/s")), "{}/s"),
     Case("ScenarioError", "no JSON", lambda _: scenario_from_text("{", "f:7"), "f:7"),

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--state",
         type=NamedFile,
         metavar="FILE|-",
-        help="a nodeagent_state: also show how the file differs from it; the agent writes this state before kubelet's files",
+        help="a nodeagent_state: also show the differences between the file and this state, which the agent writes before kubelet's files",
     )
     convert = made["convert"]
     versions = ", ".join(WRITABLE)

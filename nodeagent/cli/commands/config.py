@@ -68,7 +68,7 @@ class InvalidConfigError(NodeAgentError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
         "validate": "report every error in a configuration, on this machine or another one",
-        "reload": "have the running agent apply its changed configuration file; otherwise say why it can't, and change nothing",
+        "reload": "ask the running agent to apply its changed configuration file; if it can't, show the reason and change nothing",
         "show": "print every field with its value, from a file, or else from the running agent or a captured node",
         "migrate-from-kubelet": "convert a KubeletConfiguration; fields that nodeagent doesn't use become comments",
     }

@@ -135,8 +135,8 @@ def _find_files(
         others = sorted(file.names - names)
         if others:
             raise ManifestPlaceError(
-                f"{file.path} holds {', '.join(sorted(file.names & names))} with {', '.join(others)}: removing it would end "
-                f"{'these' if len(others) > 1 else 'that one'}, too",
+                f"{file.path} contains {', '.join(sorted(file.names & names))}, but also {', '.join(others)}: removing the file "
+                f"would end {'these pods' if len(others) > 1 else 'this pod'}, too",
                 hint=f"name all of them: `nodeagent delete {' '.join(sorted(file.names))}`, or edit {file.path}",
             )
         chosen[file.path] = file
@@ -174,7 +174,7 @@ def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlac
     known = [spelling for name in names for spelling in (name, name.partition("/")[2])]
     near = "".join(f"did you mean {name}? " for name in difflib.get_close_matches(word, known, n=1))
     raise ManifestPlaceError(
-        f"no manifest in {place.directory} holds a pod '{word}'",
+        f"no manifest in {place.directory} contains a pod '{word}'",
         hint=f"{near}`nodeagent inspect` lists the pods, `ls {place.directory}` the manifests",
     )
 

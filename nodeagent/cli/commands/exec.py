@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         options.parser.error("name a command after --, such as: -- sh")
     if command is options.argv and command[0].startswith("-"):
         options.parser.error(
-            f"{command[0]} comes after the container: options come before the pod, and the command after --"
+            f"{command[0]} is in the place of the command: put options before the pod, and -- before the command"
         )
     if os.geteuid() != 0:
         raise ExecError(

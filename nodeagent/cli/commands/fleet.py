@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     helps = {
         "inspect": "show the pods of all nodes: a line for each node and each pod",
         "capacity": "show on which nodes and CPUs pods would fit, and how many copies of them",
-        "diff": "show what differs between nodes that should be alike: machines, kernels, configurations",
+        "diff": "show the differences between nodes that should be alike: machines, kernels, configurations",
     }
     made = add_actions(parser, helps, epilog=_EPILOG)
     for action in made.values():

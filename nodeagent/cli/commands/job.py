@@ -129,7 +129,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         metavar="PROFILE",
         help="while the job runs, give its cores the settings of this profile (`profiles:` in the configuration); the default, "
         "quiet, takes whole cores with idle siblings, and keeps them out of idle states that take more than 5 microseconds to leave, and "
-        "their frequency governors at performance; what this machine can't do is said before the command starts",
+        "their frequency governors at performance; settings that this machine lacks are reported before the command starts",
     )
     for option, metavar, name, meaning in (
         (
@@ -243,8 +243,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         const=LONGEST_SPAN_SECONDS,
         type=time_span,
         metavar="TIME",
-        help="if only room is missing, wait for it, first come, first served, at most for TIME such as 30m (default: 7 days); what "
-        "this machine can never give is refused at once",
+        help="if only room is missing, wait for room, first come, first served, at most for TIME such as 30m (default: 7 days); a "
+        "job for which this machine can never have room is refused at once",
     )
     parser.add_argument(
         "--max-time",
@@ -255,7 +255,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     parser.add_argument(
         "--reservation",
         metavar="RESERVATION",
-        help="run in this reservation (`nodeagent reserve`), and end with it as with --max-time; with --wait, wait for its begin",
+        help="run in this reservation (`nodeagent reserve`), and end with it as with --max-time; with --wait, wait until it begins",
     )
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket for jobs (default: {DEFAULT_JOB_SOCKET})"
@@ -320,7 +320,7 @@ def run(options: argparse.Namespace) -> int:
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if options.inherit and options.user is None:
-        options.parser.error("--inherit needs --user: without it, the command has all of yours")
+        options.parser.error("--inherit needs --user: without --user, the command always inherits everything")
     if not command:
         options.parser.error("name a command after --, such as: -- make")
     if options.report in {None, _REPORT_LINE} and (options.require_clean or options.repeat or options.until_clean):
@@ -550,7 +550,7 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
         raise JobError("the agent supports neither --quiet nor settings of cores", hint=_OLD_AGENT_HINT)
     if is_of_cores and not answer["exclusiveCPUs"]:
         hint = "ask for whole CPUs, where the configuration's cpuManagerPolicy is static"
-        raise JobError("the job has no CPUs of its own, whose settings could be changed", hint=hint)
+        raise JobError("the job has no exclusive CPUs, so no settings of cores can be changed", hint=hint)
     process = {**answer.get("quiet", {}).get("process", {}), **dict(options.process or ())}
     answer = apply_process_settings(answer, process)
     missing = answer["quiet"]["missing"]
@@ -580,10 +580,10 @@ _UNEXPLAINED_HINTS = {
     "WaitingForReservation": "wait with `--wait`, or let it end before the reservation begins (`--max-time`); `nodeagent queue` lists "
     "the reservations",
     "ReservationOver": "make another one with `nodeagent reserve`",
-    "StateNotSaved": "have root mend what the message says of the state file (`df` shows full file systems), and ask again",
+    "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",
 }
 """Hints by reason for refusals that an explanation wouldn't show, because the job would fit."""
-_AGENT_HINT = "start the agent (`systemctl status nodeagent`), and ask again"
+_AGENT_HINT = "start the agent (`systemctl status nodeagent`), and try again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"
 

@@ -24,7 +24,8 @@ examples:
   nodeagent queue -o json | jq '.jobs[] | select(.state == "waiting") | .startsByMs'
 
 The start of a waiting job is the latest one: every job before it takes all of its time (`job --max-time`), and so does each reservation.
-It is unknown if a job without a time limit, or a pod that isn't a job, holds what the job needs. Whoever may run jobs may list them.
+It is unknown if the job needs CPUs or memory of a job without a time limit, or of a pod that isn't a job. All users who may run jobs
+may list them.
 next: nodeagent job --wait adds a job, nodeagent release jobs/NAME ends one, nodeagent reserve keeps room free, nodeagent inspect shows
 which pods have which CPUs"""
 

@@ -61,9 +61,10 @@ examples:
   nodeagent reserve --list
   nodeagent reserve --cancel nightly
 
-From its begin to its end, other jobs hold nothing that the reservation needs: a job that would be in the way waits or is refused. Jobs with
-`job --reservation` run in it and end with it. It is refused if a job may still run then, or if a waiting job would start later for it.
-Pods that aren't jobs are not held back. Reservations survive restarts and reboots. Whoever may run jobs may reserve.
+During the reservation, its CPUs and memory are kept free of other jobs: a job that would need them waits or is refused. Jobs started with
+`nodeagent job --reservation` run in the reservation and end with it. A reservation is refused if a running job may still need the CPUs or
+memory, or if the start of a waiting job would be delayed. Pods that aren't jobs are admitted in any case. Reservations survive restarts and
+reboots. All users who may run jobs may make reservations.
 next: nodeagent queue lists jobs and reservations, nodeagent job --reservation NAME runs a job in one"""
     parser.set_defaults(parser=parser)
 

@@ -38,7 +38,7 @@ examples:
 
 A refusal is final until the manifest changes: make room, then retry. For a pod that keeps running because its changed manifest was
 refused, the change is tried again. If it is admitted, the pod ends, and starts again with its changed manifest.
-next: nodeagent explain POD says what would admit it, nodeagent inspect shows which CPUs are used and which pods were refused"""
+next: nodeagent explain POD shows the changes that would admit it, nodeagent inspect shows the used CPUs and the refused pods"""
 
 
 def run(options: argparse.Namespace) -> int:

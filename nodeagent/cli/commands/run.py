@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the configuration (default: {DEFAULT_CONFIG})",
     )
     parser.epilog = """\
-exit status: 0: stopped on request; 78: a person must fix the configuration or the state, the message says what; 1: another failure;
+exit status: 0: stopped on request; 78: the configuration or the state must be fixed by hand (see the message); 1: another failure;
 64: wrong arguments
 
 examples:

@@ -16,7 +16,7 @@ OUTCOMES = {
     EXIT_ERROR: "not done, or not found out: stderr has the cause and the next step",
     EXIT_WRONG: "done, and something is not as it should be: stdout says what",
     EXIT_AWAY: "the agent doesn't answer",
-    EXIT_REFUSED: "a pod is refused, or would be",
+    EXIT_REFUSED: "a pod was refused, or would be refused",
     EXIT_USAGE: "wrong arguments",
 }
 """Kinds of outcomes by exit status. `run`, `exec` and `job` have further statuses."""

@@ -276,8 +276,8 @@ def plan_changes(
             others = old.names - own
             lost_pods = sorted(others & given) or sorted(others)
             raise ManifestPlaceError(
-                f"{old.path} holds {', '.join(sorted(old.names & own))} with {', '.join(lost_pods)}, which {file.path} doesn't contain: "
-                "replacing it would end them",
+                f"{old.path} contains {', '.join(sorted(old.names & own))}, but also {', '.join(lost_pods)}, which "
+                f"{file.path} doesn't contain: replacing the manifest would end these pods",
                 hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
             )
         if old is not None and old.content != file.content:
@@ -369,7 +369,7 @@ def _check_replaceable(old: InstalledFile) -> None:
     quoted = shlex.quote(old.path)
     if old.content is None:
         raise ManifestPlaceError(
-            f"cannot read which other pods {old.path} contains besides {', '.join(sorted(old.names))}: {old.problem}",
+            f"cannot read {old.path}, which contains {', '.join(sorted(old.names))} and perhaps other pods: {old.problem}",
             hint=f"see `ls -l {quoted}`, and who may read it: `namei -l {quoted}`",
         )
     if Path(old.path).is_symlink():

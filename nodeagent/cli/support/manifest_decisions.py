@@ -38,7 +38,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
     """
     if options.wait and not place.is_live:
         raise AgentAwayError(
-            "the agent is not running, so --wait would wait in vain",
+            "the agent is not running, so --wait would never end",
             hint="start it with `systemctl start nodeagent`, or leave out --wait: the agent acts on the change once it is started",
         )
 

@@ -88,7 +88,7 @@ def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
     except OSError as err:
         raise UserError(
             f"cannot open a terminal for the command: {os.strerror(err.errno or 0)}",
-            hint="compare /proc/sys/kernel/pty/nr with pty/max; `--inherit` leaves it root's terminal",
+            hint="compare /proc/sys/kernel/pty/nr with pty/max; with `--inherit`, the command keeps root's terminal",
         ) from err
     os.fchown(slave, uid, -1)
     shown = terminals[0]

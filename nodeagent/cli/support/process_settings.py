@@ -32,7 +32,7 @@ def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any
     for label, value, apply in changes:
         try:
             if value.startswith(_OF_REAL_TIME) and not answer["exclusiveCPUs"]:
-                missing[label] = "the job has no CPUs of its own"
+                missing[label] = "the job has no exclusive CPUs"
             else:
                 apply()
                 applied[label] = value

@@ -159,7 +159,7 @@ def _check_process(path: Path, container: Container) -> Iterator[Breach]:
     if container.kind is ContainerKind.INIT and not container.command:
         yield Breach((*path, "command"), "", "is required: an init container has to run to completion")
     if container.args and not container.command:
-        yield Breach((*path, "args"), "", "needs a command: there is no image whose entry point could take them")
+        yield Breach((*path, "args"), "", "needs a command: there is no image with an entry point that could take them")
     directory = container.working_dir
     if directory is not None and (not directory.startswith("/") or len(directory.encode()) > 4095):
         yield Breach((*path, "workingDir"), shown(directory), "must be an absolute path")
@@ -187,7 +187,7 @@ def _check_restarts(path: Path, pod: Pod, container: Container) -> Iterator[Brea
     elif policy is not None and policy is not RestartPolicy.ALWAYS:
         yield Breach((*path, "restartPolicy"), policy.value, "must be Always, which makes the init container a sidecar")
     if container.restarts_for and pod.restart_policy is RestartPolicy.NEVER and kind is not ContainerKind.SIDECAR:
-        rule = "can't be RestartContainer in a pod whose restartPolicy is Never"
+        rule = "can't be RestartContainer in a pod with restartPolicy: Never"
         yield Breach((*path, "resizePolicy"), ", ".join(container.restarts_for), rule)
 
 

@@ -161,7 +161,7 @@ def _decode_l3_groups(document: JsonValue, entries: tuple[JsonValue, ...], cpus:
     taken = CpuSet()
     for index, group_cpus in enumerate(listed):
         if not group_cpus or not group_cpus.isdisjoint(taken) or group_cpus & known != members.pop(index, CpuSet()):
-            rule = "must be the CPUs whose `l3` is this index, in one group each"
+            rule = "must be the CPUs that have this index as `l3` and are in no other group"
             raise MisfitError(f"l3[{index}]: {rule}, not {shown(str(group_cpus))}")
         taken |= group_cpus
     if members:

@@ -123,7 +123,7 @@ _BUSY = _Test(
     _format_busy,
 )
 _WAKING = _Test(
-    "Wake-up every 1 ms (cyclictest): how late it came",
+    "Wake-up every 1 ms (cyclictest): delay of the wake-up",
     ("WORST", "MEDIAN", "99%", "99.9%"),
     lambda one: one.waking,
     _format_waking,

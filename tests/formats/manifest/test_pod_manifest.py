@@ -170,7 +170,7 @@ CONTAINER_RULES = [
     ("name: a, command: [sleep, 1]", "5: spec.containers[0].command[1]: must be a string (quote it), not a number"),
     ("name: a, command: ['']", "5: spec.containers[0].command[0]: must name a program"),
     ("name: a, command: [$(A)], env: [{name: A}]", "5: spec.containers[0].command[0]: must name a program"),
-    ("name: a, args: [x]", "5: spec.containers[0].args: needs a command: there is no image whose entry point could take them"),
+    ("name: a, args: [x]", "5: spec.containers[0].args: needs a command: there is no image with an entry point that could take them"),
     ("name: a, workingDir: tmp", '5: spec.containers[0].workingDir: "tmp": must be an absolute path'),
     ("name: a, env: [{name: 'A=B'}]", "5: spec.containers[0].env[0].name: must consist of printable ASCII characters other than '='"),
     ("name: a, env: [{name: NODEAGENT_SHARED_CPUS, value: x}]", "5: spec.containers[0].env[0].name: must not begin with NODEAGENT_: the agent sets these variables itself"),
@@ -853,7 +853,7 @@ def test_for_what_a_container_restarts_is_read_and_kept() -> None:
         (
             "[{resourceName: cpu, restartPolicy: RestartContainer}]",
             "restartPolicy: Never",
-            "can't be RestartContainer in a pod whose restartPolicy is Never",
+            "can't be RestartContainer in a pod with restartPolicy: Never",
         ),
     ],
 )

@@ -158,8 +158,8 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
     ((*NODE, "distances", 1), "21", "numa[0].distances[1]: must be a whole number"),
     (("offline",), "3-1", "offline: must be a set of CPUs"),
     (("offline",), 3, "offline: must be a text"),
-    (("l3",), ["0-1"], "l3[0]: must be the CPUs whose `l3` is this index"),
-    (("l3",), ["9", "9"], "l3[1]: must be the CPUs whose"),
+    (("l3",), ["0-1"], "l3[0]: must be the CPUs that have this index as `l3`"),
+    (("l3",), ["9", "9"], "l3[1]: must be the CPUs that have this index"),
     (("caches",), "L2", "caches: must be a list"),
     (("caches",), [{"type": "data", "cpus": "0"}], "caches[0].level: is missing"),
     (
