@@ -461,36 +461,36 @@ def problems() -> str:
     return f"""\
 # What can be wrong
 
-A node on which nothing needs attention says so in four places. Any one of them is enough for a script or a tired person, with one
-exception: only `nodeagent inspect` compares cgroups with what the agent wants, so only it knows the last row of the table.
+Four places show whether anything on a node needs attention. Each place alone is sufficient, with one exception. Only `nodeagent inspect`
+compares the cgroups with their desired values, so only `inspect` detects the problem in the last row of the table.
 
-* `nodeagent inspect` exits with 0. Otherwise its last line counts what is wrong. The statuses are those of [all
-  commands](commands.md#exit-status): {EXIT_WRONG} if something is wrong, {EXIT_AWAY} if no agent answers, and with a POD
-  {EXIT_REFUSED} if it is refused.
-* `systemctl status nodeagent` ends its `Status:` with `0 problems, 0 refused`. Otherwise it has the kinds of the problems, as in the
-  metrics, and the first problem: `2 problems (launcher, sync), 0 refused: …`.
-* `/readyz`, at the address of the [metrics](metrics.md), is `ok` alone. Otherwise it lists the problems. Its HTTP status is 200 as long as
-  the agent can finish its syncs.
-* `sum(nodeagent_problems)` is 0.
+* `nodeagent inspect` exits with 0 if nothing is wrong. Otherwise its last line has the number of problems. The statuses are those of [all
+  commands](commands.md#exit-status): {EXIT_WRONG} if something is wrong, {EXIT_AWAY} if no agent answers, and with a POD {EXIT_REFUSED} if
+  it is refused.
+* The `Status:` line of `systemctl status nodeagent` ends with `0 problems, 0 refused` if nothing is wrong. Otherwise the line has the kinds
+  of the problems, as in the metrics, and the first problem: `2 problems (launcher, sync), 0 refused: …`.
+* `/readyz`, at the address of the [metrics](metrics.md), returns only `ok` if nothing is wrong, and otherwise lists the problems. The HTTP
+  status is 200 as long as the agent can finish its syncs.
+* The sum of the metric, `sum(nodeagent_problems)`, is 0 if nothing is wrong.
 
-| problem | status of `inspect` | metric | alert | what mends it |
+| problem | status of `inspect` | metric | alert | how to solve it |
 | --- | --- | --- | --- | --- |
 {_table([away, *rows, *inspected])}
 
 ## A script that names it
 
-`contrib/check/nodeagent-health`, in the source and in `share/nodeagent`, prints the kinds of a node's problems, one a line, and exits with
-0 if there are none and with 2 otherwise. Two of its names are no kinds: `agent_away` is the first row of the table, and `difference` the
-last one. It reads the exit status of `inspect`, the status line and the metrics, as your own script can.
+`contrib/check/nodeagent-health`, in the source and in `share/nodeagent`, prints the kinds of a node's problems, one per line. The exit
+status is 0 without problems, and 2 otherwise. Two printed names are no kinds of the metric: `agent_away` is the first row of the table, and
+`difference` the last row. The script reads the exit status of `inspect`, the status line and the metrics, as your own script can.
 
 ## A configuration that isn't in use
 
-`sudo nodeagent config reload` checks the file first. If it can't be applied, it prints why and exits with 2, nothing changes, and the
-reason is in the status line, in the log and in the other three places until the file is mended. `systemctl reload nodeagent` runs the same
-command, but systemd gives it no terminal, so systemctl only points to the status line and the log. The same is true of a file that was
-changed and not reloaded, which the agent notices within seconds. If the agent starts with an invalid file, it goes on with the last valid
-configuration of this file, which it keeps beside the state ([D58](../decisions.md)). It refuses to start only if there is none that fits
-the machine.
+`sudo nodeagent config reload` checks the file first. If the file can't be applied, the command prints the reason and exits with 2, and
+nothing changes. The reason is in the log, and in the four places above, until the file is corrected. `systemctl reload nodeagent` runs the
+same command, but without a terminal, so systemctl only points to the status line and the log. A file that was changed and not reloaded is
+shown in the same places, within seconds. If the file is invalid when the agent starts, the agent uses the last valid configuration of this
+file, which it has stored next to the state ([D58](../decisions.md)). The agent refuses to start only if no valid configuration fits the
+machine.
 """
 
 
@@ -522,14 +522,15 @@ The agent decides as kubelet 1.36 does, except as listed here. `nodeagent explai
 `kubelet-1.36` or `kubelet-1.37` they decide as this version does (`kubelet-1.36` is the default for scenarios), with `fixed` as the agent
 does (the default for pods). Rows marked * are hangs, panics, or about the daemon's own order of work; no profile reproduces them.
 
-| # | kubelet 1.36 and 1.37 | nodeagent | mended in | issues |
+| # | kubelet 1.36 and 1.37 | nodeagent | fixed in | issues |
 | --- | --- | --- | --- | --- |
 {table}
 
 ## kubelet 1.37
 
-What is known to differ from 1.36 in the managers of kubelet 1.37, and in claims, by the project's lists of changes. None of the rows above
-is known to be mended in 1.37, so the profile `kubelet-1.37` reproduces all of them. It rests on reading, not on running kubelet 1.37.
+This table lists the known differences between kubelet 1.37 and 1.36 in the managers and in claims, by the change logs of Kubernetes. None
+of the rows above is known to be fixed in 1.37, so the profile `kubelet-1.37` reproduces all of them. The profile is based on these change
+logs. kubelet 1.37 itself was not run.
 
 | kubelet 1.37 | nodeagent | changes |
 | --- | --- | --- |
@@ -537,7 +538,7 @@ is known to be mended in 1.37, so the profile `kubelet-1.37` reproduces all of t
 
 ## Not in kubelet
 
-These settings are proposals. No released kubelet has them, so it refuses a configuration with one of the options, and doesn't know the
+These settings are proposals. No released kubelet has them, so kubelet refuses a configuration with one of the options, and doesn't know the
 field. The agent takes them in every profile, because configurations and tools begin to have them.
 
 | proposal | nodeagent | what isn't settled, or differs |
@@ -546,8 +547,9 @@ field. The agent takes them in every profile, because configurations and tools b
 
 ## Asked of kubelet
 
-Settings that no kubelet has. They are off by default, refuse no pod that would be admitted without them, and can't be on where kubelet's
-behaviour is reproduced. `nodeagent simulate --compare` shows what a setting changes on a node or a capture.
+These settings are not in any kubelet. They are off by default. They don't cause a refusal of a pod that would be admitted without them.
+They can't be combined with a profile that reproduces kubelet's behaviour. `nodeagent simulate --compare` shows what a setting changes on a
+node or a capture.
 
 | kubelet | nodeagent | setting | issue |
 | --- | --- | --- | --- |

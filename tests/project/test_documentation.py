@@ -339,4 +339,4 @@ def test_the_page_of_problems_names_the_one_that_only_inspect_knows() -> None:
     without_kind = [row for row in page.splitlines() if row.startswith("| a ") and "nodeagent_problems" not in row]
     said = page.partition("\n* ")[0]
     assert len(without_kind) == 1
-    assert "exception: only `nodeagent inspect` compares cgroups" in said
+    assert "Only `nodeagent inspect` compares the cgroups" in " ".join(said.split())
