@@ -77,15 +77,15 @@ def configuration() -> str:
     return f"""\
 # Configuration
 
-The configuration is a YAML file, `/etc/nodeagent/config.yaml`. Field names are the KubeletConfiguration's, and the configuration file of a
-kubelet works as it is. `nodeagent config validate` reports all errors at once, with line numbers. `nodeagent config show` prints the
-resulting values. `nodeagent config reload` applies the file, or says why it can't.
+The configuration is a YAML file, `/etc/nodeagent/config.yaml`. Its fields have the names of the KubeletConfiguration, and kubelet's own
+configuration file works without changes. `nodeagent config validate` reports all errors at once, with line numbers. `nodeagent config show`
+prints the resulting values. `nodeagent config reload` applies the file, or says why it can't.
 
 ## Fields
 
 {fields_table()}
 
-These fields are accepted for kubelet's sake, and leave nothing to choose:
+These fields are accepted for compatibility with kubelet, but can't change a decision:
 
 | field | meaning |
 | --- | --- |

@@ -108,28 +108,35 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         DRIFT_CORRECTED,
         "counter",
-        "Changes by others to cgroups, their files and processes that were corrected.",
+        "Corrected changes of other programs to cgroups, their files and processes.",
         ("attribute",),
     ),
-    MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be made durable.", ("reason",)),
+    MetricSpec(STATE_SAVE_ERRORS, "counter", "Decisions dropped because they could not be saved durably.", ("reason",)),
     MetricSpec(POD_REFUSALS, "counter", "Pods refused.", ("reason",)),
     MetricSpec(CHANGE_REFUSALS, "counter", "Changed manifests refused; their pods keep running.", ("reason",)),
     MetricSpec(CONTAINER_RESTARTS, "counter", "Restarts of containers."),
-    MetricSpec(PODS, "gauge", "Pods known, refused ones as Failed, waiting jobs as Pending.", ("phase", "qos")),
-    MetricSpec(WAITING, "gauge", "Requests of pods that are not met, by what is asked for.", ("asked",)),
+    MetricSpec(
+        PODS, "gauge", "Known pods. Refused pods count as Failed, and waiting jobs as Pending.", ("phase", "qos")
+    ),
+    MetricSpec(WAITING, "gauge", "Unmet requests of pods, by kind of request.", ("asked",)),
     MetricSpec(JOBS_WAITING, "gauge", "Jobs that wait for room (`nodeagent queue`)."),
     MetricSpec(
         JOBS_WAITING_TIME,
         "gauge",
-        "Time since which the job that waits longest is refused, in seconds since the epoch. 0 means that none waits.",
+        "Begin of the longest wait of a job for room, in seconds since the epoch. 0 means that no job waits.",
     ),
     MetricSpec(RESERVATIONS, "gauge", "Reservations that have not ended (`nodeagent reserve --list`)."),
-    MetricSpec(CONTAINERS, "gauge", "Containers of admitted pods, by what they share their CPUs with.", ("isolation",)),
+    MetricSpec(
+        CONTAINERS,
+        "gauge",
+        "Containers of admitted pods, by the set of containers with which they share CPUs.",
+        ("isolation",),
+    ),
     MetricSpec(
         CONTAINER_INFO,
         "gauge",
-        "Always 1, for each container of admitted pods: its exclusive CPUs and the NUMA nodes of its memory, as kernel lists;"
-        " empty: the shared pool, any node. For joins.",
+        "Always 1, for joins. The labels of each container of an admitted pod have its exclusive CPUs and the NUMA nodes of its memory,"
+        " as kernel lists. Empty labels mean the shared pool, and any node.",
         ("namespace", "pod", "container", "cpus", "mems"),
     ),
     MetricSpec(
@@ -165,12 +172,12 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         STARVED_CONTAINERS, "gauge", "Containers that are frozen, or not started, because no CPU is left for them."
     ),
     MetricSpec(
-        MANIFEST_PROBLEMS, "gauge", "Manifest files that are invalid, unreadable, shadowed or refused as a change now."
+        MANIFEST_PROBLEMS, "gauge", "Manifest files that are now invalid, unreadable, duplicates, or refused changes."
     ),
     MetricSpec(
         PROBLEMS,
         "gauge",
-        "Things that need attention now, by kind (docs/reference/problems.md). Nothing needs attention if all are 0.",
+        "Problems that need attention now, by kind (docs/reference/problems.md). If all are 0, nothing needs attention.",
         ("kind",),
     ),
     MetricSpec(
@@ -190,16 +197,16 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         "histogram",
         "Time from a container runtime's call to its answer (nriSocket); the runtime waits 2 s.",
     ),
-    MetricSpec(RUNTIME_LATE, "counter", "Calls that were denied because nothing was decided in time (nriSocket)."),
+    MetricSpec(RUNTIME_LATE, "counter", "Calls that were denied because there was no decision in time (nriSocket)."),
     MetricSpec(
         RUNTIME_UNASKED,
         "counter",
-        "Containers that a runtime has started without asking, and that were found (nriSocket).",
+        "Containers that were found to have been started by a runtime without a call to the agent (nriSocket).",
     ),
     MetricSpec(
         RUNTIME_ILLEGAL,
         "counter",
-        "A runtime's calls that the container's stage rules out, as they came late or out of order (nriSocket). They change nothing.",
+        "Calls of a runtime that changed nothing, because they were late or out of order for the container's stage (nriSocket).",
         ("event",),
     ),
 )

@@ -83,7 +83,7 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.POD_HINTS_FROM_FIRST_CONTAINER,
         "after a restart takes the hints of a pod with several containers from its first container's memory, or makes them unsatisfiable",
-        "regenerates them from what the pod holds",
+        "regenerates the hints from the pod's allocations",
     ),
     ErratumRow(
         Erratum.MEMORY_REFUSES_SHARED_CONTAINER,
@@ -93,8 +93,8 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.FULL_CORES_CHECKED_BEFORE_OWN_SET,
-        "checks full-pcpus-only before it checks whether the container already has its CPUs: a restart can refuse a running container",
-        "never refuses what a container holds",
+        "checks full-pcpus-only before it checks whether the container already has its CPUs, so a restart can refuse a running container",
+        "never refuses a container that already has its CPUs",
         (129078,),
     ),
     ErratumRow(
@@ -104,14 +104,14 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.EMPTY_DEFAULT_SET_REFUSED,
-        "with strict-cpu-reservation and every CPU allocated writes an empty default set, which its next start refuses",
+        "writes an empty default set if all CPUs are allocated under strict-cpu-reservation, and refuses this set at its next start",
         "accepts such a state as valid",
         (141196,),
     ),
     ErratumRow(
         Erratum.COMBINATIONS_OVERWRITTEN,
-        "overwrites remembered node combinations when it distributes CPUs over 5 or more NUMA nodes: nodes other than those chosen, or an "
-        "accounting error",
+        "overwrites the chosen combination of nodes when it distributes CPUs over 5 or more NUMA nodes, and then takes CPUs of other nodes "
+        "or fails with an accounting error",
         "uses the combination that it chose",
     ),
     ErratumRow(
@@ -124,17 +124,17 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.AVERAGE_GROUP_SIZES,
-        "judges by average sizes which cores and sockets are whole: on asymmetric machines CPUs in use can be given away again",
+        "decides by average sizes whether cores and sockets are whole, so CPUs in use can be allocated again on asymmetric machines",
         "counts a core or socket as whole if all of its own CPUs are free, and takes only free CPUs",
     ),
     ErratumRow(
         Erratum.REUSE_OUTLIVES_POD,
-        "keeps the CPUs reusable from init containers for a later pod of the same UID",
+        "keeps the reusable CPUs of init containers for a later pod with the same UID",
         "forgets them with the pod",
     ),
     ErratumRow(
         Erratum.GAUGES_DRIFT,
-        "lets its gauges drift with init containers; the gauge of a NUMA node keeps its last value",
+        "has wrong gauges after pods with init containers; the gauge of a NUMA node keeps its last value",
         "computes gauges from the state",
         (141262,),
     ),
@@ -147,15 +147,15 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.SEVERAL_WRITES_PER_CHANGE,
-        "writes its files several times for one change: a crash in between leaves a state that the next start refuses",
-        "writes one durable generation",
+        "writes its files several times for one change, so a crash in between leaves a state that the next start refuses",
+        "writes one file for each change, durably",
         (136604,),
         always_fixed=True,
     ),
     ErratumRow(
         Erratum.TOTALS_MUST_MATCH,
         "does not start if a node's memory differs by a byte after a reboot",
-        "accepts capacity changes, and reports promises that no longer fit",
+        "accepts capacity changes, and reports allocations that no longer fit",
         (131253,),
     ),
     ErratumRow(
@@ -183,8 +183,8 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.HALF_CORES_HANDED_OUT,
-        "can hand out half cores under full-pcpus-only (slices of a pod's set; cores half reserved)",
-        "hands out whole cores only: an amount is admitted if and only if whole free cores add up to it",
+        "can allocate parts of cores under full-pcpus-only (in slices of a pod's CPU set, or if one thread of a core is reserved)",
+        "allocates whole cores only: a request is admitted if and only if whole free cores have exactly that many CPUs",
     ),
     ErratumRow(
         Erratum.POD_ENTRY_LEAKS,
@@ -194,12 +194,12 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.ONLINE_CHANGE_REFUSED,
         "refuses to start when the online CPUs have changed",
-        "accepts the change; containers that lost CPUs are shown degraded",
+        "accepts the change, and shows containers that lost CPUs as degraded",
         (124066,),
     ),
     ErratumRow(
         Erratum.FAILED_WRITE_IGNORED,
-        "logs a failed write of its state and carries on",
+        "logs a failed write of its state, and continues",
         "refuses the admission; reuses released resources only after a write has succeeded",
         always_fixed=True,
     ),
@@ -213,8 +213,8 @@ ERRATA: tuple[ErratumRow, ...] = (
         Erratum.INIT_SLICE_IN_SHARED_POOL,
         "may give an init container of a pod with pod-level resources exclusive CPUs out of the pod's shared pool, in which a sidecar "
         "runs beside it",
-        "takes them from outside that pool (KEP-5526: an exclusive slice is a single container's), and refuses the pod where too few are "
-        "there",
+        "takes such CPUs from outside of the pool (KEP-5526: an exclusive slice belongs to a single container), and refuses the pod if "
+        "there are too few",
     ),
     ErratumRow(
         Erratum.EVERY_COMBINATION_COMPARED,
@@ -227,20 +227,20 @@ ERRATA: tuple[ErratumRow, ...] = (
     ErratumRow(
         Erratum.OVERLAPS_TAKEN_OVER,
         "starts with a state in which two pods hold the same CPUs, or a pod's set is in the shared pool too",
-        "refuses such a state; the agent rebuilds it, pod by pod",
+        "refuses such a state, which the agent then rebuilds pod by pod",
     ),
     ErratumRow(
         Erratum.DEVICES_REFUSED_AT_A_START,
         "refuses pods that have devices after a restart, and ends them, while their device plugin hasn't registered again, or for an init "
         "container that has ended",
-        "leaves pods their devices, be a plugin there or not, and decides again on those refused for want of one when it has something to "
-        "give",
+        "lets pods keep their devices with or without a plugin, and decides again on pods that were refused for lack of devices when their "
+        "plugin has devices",
         (118559, 124345, 125579, 133382, 138446),
     ),
     ErratumRow(
         Erratum.REFUSED_PODS_HOLD_DEVICES,
-        "counts devices of refused and of ended pods as given until it next decides on a pod, and after a failed plugin's answer "
-        "longer; its file lists them until it is next written",
+        "counts devices of refused and ended pods as allocated until its next decision on a pod, or longer after a plugin's failed answer; "
+        "its checkpoint lists these devices until the next write",
         "releases devices with their pod; a refused pod holds nothing",
         (137317,),
     ),
@@ -257,25 +257,25 @@ ERRATA: tuple[ErratumRow, ...] = (
     ),
     ErratumRow(
         Erratum.DEVICE_PLUGINS_WAITED_FOR,
-        "waits without end for what a device plugin answers when devices are given, and admits no other pod meanwhile",
-        "waits for 5 seconds at most: then the pod is refused, and the plugin counts as gone until it registers again",
+        "waits without limit for a device plugin's answer at an allocation, and admits no other pod meanwhile",
+        "waits for at most 5 seconds; then the pod is refused, and the plugin counts as ended until it registers again",
         (117435, 129249),
         always_fixed=True,
     ),
     ErratumRow(
         Erratum.ZERO_DEVICES_ALIGNED,
         "aligns a container that requests 0 devices with a single NUMA node, and refuses it without a healthy device",
-        "takes 0 devices for no request",
+        "treats a request for 0 devices as no request",
     ),
     ErratumRow(
         Erratum.UNLISTED_DEVICES_WITHOUT_NODES,
-        "forgets the NUMA nodes of a pod's device that its plugin no longer lists: under restricted and single-numa-node it refuses the "
-        "pod when it admits it again",
-        "goes by the nodes that the device had when it was allocated",
+        "forgets the NUMA nodes of a device that the plugin no longer lists, and so refuses the device's pod at a readmission under "
+        "restricted and single-numa-node",
+        "uses the NUMA nodes that the device had when it was allocated",
     ),
     ErratumRow(
         Erratum.EXTENDED_RESOURCES_SUMMED_LAST,
-        "asks its managers before it sums up extended resources: a pod that requests more devices than there are is refused with "
+        "calls its managers before it sums up extended resources, so a pod that requests too many devices is refused with "
         "UnexpectedAdmissionError or TopologyAffinityError",
         "sums up first, and refuses the pod with OutOf and the resource's name, as for CPU and memory",
     ),
@@ -309,7 +309,7 @@ SINCE_1_37: tuple[VersionRow, ...] = (
         (136725, 140009),
     ),
     VersionRow(
-        "comes with a library that gives drivers the attribute `resource.kubernetes.io/numaNode` (KEP-6072), as a list with the gate "
+        "has a library that gives drivers the attribute `resource.kubernetes.io/numaNode` (KEP-6072), as a list with the gate "
         "DRAListTypeAttributes (KEP-5491)",
         "has the attribute, and with the gate the list of cards, by the same rule; claims match a list if they have a value in common",
         (139929,),
@@ -344,12 +344,12 @@ PROPOSALS: tuple[ProposalRow, ...] = (
         "`prefer-most-allocated-numa-node` (KEP-6007 until its rewriting, "
         "[138321](https://github.com/kubernetes/kubernetes/pull/138321), closed)",
         "chooses by the rules of the proposal's first text, in every profile; it and `numa-allocation-strategy` exclude each other",
-        "Nothing will follow it upstream. For new configurations, use the row above.",
+        "The present draft has replaced this option. For new configurations, use the options in the row above.",
     ),
     ProposalRow(
         "`systemPartition` (KEP-5894)",
-        "allows the field without effect, and says so once",
-        "Its effect: the draft may change. `hostIsolation` is the project's own answer.",
+        "accepts the field, which has no effect, and logs this once",
+        "The effect is open, because the draft may change. nodeagent has `hostIsolation` for the same purpose.",
     ),
 )
 """Settings of proposals that are in no released kubelet. Only this table states this fact. Other pages link to the table."""
