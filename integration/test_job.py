@@ -288,6 +288,26 @@ def test_an_owner_that_executes_its_command_before_its_answer_is_moved_all_the_s
         node.wait(gone, "the job to be gone")
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_terminal_says_that_the_oom_killer_has_ended_its_job(node: Node, *, restarts: bool) -> None:
+    """Ended by the kernel, told by the sandboxed agent and launcher. A job with enough memory says nothing."""
+    hungry = "nodeagent job --cpus 1 --memory 64Mi --name hungry -- sh -c 'echo in; read go; dd if=/dev/zero of=/dev/null bs=200M'"
+    shell = f"nodeagent job --cpus 1 --memory 64Mi -- true; {hungry}; echo ended=$?; read stays"
+    user = node.guest.start(["bash", "-c", shell], terminal=(24, 200, "dumb"))
+    said(node, user, b"in")
+    if restarts:
+        node.run("systemctl restart nodeagent")
+    user.send(b"\n")
+    line = said(node, user, b"request more memory")
+    assert "nodeagent: the OOM killer has ended jobs/hungry: memory peak 64Mi of --memory 64Mi; request more" in line, (
+        line
+    )
+    assert line.count("OOM killer") == 1, line
+    said(node, user, b"ended=137")
+    user.send(b"\n")
+    ended(node, user)
+
+
 def test_a_terminal_is_the_commands_own(node: Node) -> None:
     job = start(node, f"{JOB} --name tty -- bash --norc -i", terminal=True)
     job.send(b"PS1='ready '; echo $((6 * 7)) $(ps -o tty= -p $$)\n")

@@ -128,7 +128,7 @@ def _serve(config_file: ConfigFile, node: NodeSetup, *, log: Log, manager: Servi
     edges = Edges(
         log=log,
         machine=machine,
-        domains=make_domains(config, tree, readers=(manifests,), jobs=jobs, runtime=containers),
+        domains=make_domains(config, tree, readers=(manifests,), jobs=jobs, runtime=containers, tell=client.tell),
         runner=runner,
         tree=tree,
         recorder=Recorder(config.state_directory, log, unusable=unusable),

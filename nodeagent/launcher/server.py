@@ -11,6 +11,7 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -24,12 +25,14 @@ from nodeagent.launcher.order import (
     FileWrite,
     Order,
     RefusedError,
+    TerminalLine,
     ThreadMove,
     parse_cgroup,
     parse_cpus,
     parse_host_writes,
     parse_order,
     parse_partition,
+    parse_terminal_line,
 )
 from nodeagent.launcher.records import (
     BOOT_ID,
@@ -49,6 +52,7 @@ MAX_LISTED = 100  # limit on the runs in one answer to `list`, which must fit in
 MAX_RUNS = 8192
 # limit on the time from fork to exec, because a frozen cgroup or a hanging file system can block forever
 START_DEADLINE_SECONDS = 10.0
+PSEUDOTERMINAL = 136  # major device number of /dev/pts/N (UNIX98_PTY_SLAVE_MAJOR)
 KILL_SECONDS = 5.0  # time after the last SIGKILL until the launcher gives up processes that can't be killed
 
 
@@ -220,6 +224,8 @@ class Launcher:
                 return {"gathered": gather(parse_cgroup(message, self.root, "gather"))}
             case "host":
                 return {"results": [write_host(write) for write in parse_host_writes(message)]}
+            case "tell":
+                return {"told": write_to_terminal(parse_terminal_line(message))}
         name = str(message.get("op"))[:40]
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
@@ -438,6 +444,22 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
     except OSError as err:
         return os.strerror(err.errno or 0)
     return None
+
+
+def write_to_terminal(told: TerminalLine) -> bool:
+    """Write a line to a terminal without waiting for room. Return False if the terminal is gone, is full, or is another user's."""
+    with contextlib.suppress(OSError):
+        flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        terminal = os.open(f"/dev/pts/{told.number}", flags)
+        try:
+            found = os.fstat(terminal)
+            device = os.makedev(PSEUDOTERMINAL, told.number)
+            if stat.S_ISCHR(found.st_mode) and found.st_rdev == device and found.st_uid in told.users:
+                line = f"\r\n{told.line}\r\n".encode("ascii")
+                return os.write(terminal, line) == len(line)
+        finally:
+            os.close(terminal)
+    return False
 
 
 def open_pidfd(run: ProcessRecord) -> int | None:

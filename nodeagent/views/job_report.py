@@ -1,10 +1,12 @@
-"""Report at the end of a job, in one line: its CPUs, resource usage, throttling, and the time for which other tasks ran on its CPUs."""
+"""Lines about the end of a job: the report of its CPUs, resource usage, throttling, and the time for which other tasks ran on its CPUs."""
+
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.usage import JobUsage, remote_bytes
-from nodeagent.views.wording.words import format_bytes
+from nodeagent.views.wording.words import format_bytes, format_readable_bytes
 
 
 class JobLocation(Struct, frozen=True):
@@ -44,6 +46,20 @@ def format_report(
         _format_time_of_others(location, first, last),
     )
     return f"nodeagent: {'; '.join(parts)}\n"
+
+
+def format_oom_end(pod: str, limit: str, events: Mapping[str, int], peak_bytes: int | None) -> str:
+    """Format the line for the terminal of a job that the OOM killer has ended.
+
+    Args:
+        pod: the name of the job's pod.
+        limit: the value of `--memory`.
+        events: the counters in the cgroup's `memory.events`.
+        peak_bytes: the peak memory use of the job. None means unknown.
+    """
+    peak = "unknown" if peak_bytes is None else format_readable_bytes(peak_bytes)
+    what_helps = "request more memory" if events.get("oom", 0) else "the machine itself was out of memory"
+    return f"nodeagent: the OOM killer has ended {pod}: memory peak {peak} of --memory {limit}; {what_helps}"
 
 
 def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:

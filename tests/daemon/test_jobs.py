@@ -30,7 +30,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus, own_set_of
 from nodeagent.core.turn import admit as admit_stage
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.jobs import job_queue, job_requests, jobs as jobs_module
+from nodeagent.daemon.domains.jobs import domain as jobs_domain, job_queue, job_requests, jobs as jobs_module
 from nodeagent.daemon.domains.jobs.job_requests import JobRequestError, JobRequests, Limits
 from nodeagent.daemon.domains.jobs.jobs import JobNotKeptError, JobRefusal, Jobs, job_directory
 from nodeagent.daemon.domains.jobs.reservations import Reservations
@@ -41,6 +41,7 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 from nodeagent.edge.processes.job_owners import open_caller
+from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.edge.transport.local_api_client import ApiError, call
 from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.manifest.job_pod import job_pod
@@ -61,12 +62,41 @@ class Owners:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._terminals: list[int] = []
+        """Other ends of the terminals of `asks_on_terminal`, open until `close`."""
+
+    def close(self) -> None:
+        for name in tuple(self.running):
+            self.ends(name)
+        for terminal in self._terminals:
+            os.close(terminal)
 
     def asks(self, name: str, cpu: str = "1", ticket: str = "", near: str | None = None, max_ms: int = 0) -> Answer:
         self.running[name] = subprocess.Popen(["sleep", "infinity"])
         owner = open_caller(self.running[name].pid, os.getuid())
         asked = job_pod(name, f"uid-{name}", {"cpu": cpu, "memory": "64Mi"}, near=near)
         return self._daemon.jobs.ask(asked, os.getuid(), owner, ticket, max_ms)
+
+    def asks_without_terminal(self, name: str) -> Answer:
+        """Ask for a job from a session without a terminal, as a unit's process does."""
+        self.running[name] = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
+        owner = open_caller(self.running[name].pid, os.getuid())
+        return self._daemon.jobs.ask(job_pod(name, f"uid-{name}", {"cpu": "1", "memory": "64Mi"}), os.getuid(), owner)
+
+    def asks_on_terminal(self, name: str) -> int:
+        """Ask for a job as the leader of a session with a terminal. Return the terminal's number."""
+        master, slave = os.openpty()
+        self.running[name] = subprocess.Popen(
+            ["setsid", "--ctty", "sh", "-c", "echo; read x"], stdin=slave, stdout=slave
+        )
+        assert os.read(master, 9), "the terminal is the session's once the shell has written"
+        owner = open_caller(self.running[name].pid, os.getuid())
+        asked = job_pod(name, f"uid-{name}", {"cpu": "1", "memory": "64Mi"})
+        self._daemon.jobs.ask(asked, os.getuid(), owner)
+        number = int(os.ttyname(slave).removeprefix("/dev/pts/"))
+        os.close(slave)
+        self._terminals.append(master)
+        return number
 
     def asks_again(self, name: str) -> Answer:
         """Ask for the answer of a waiting job, as its owner does once the agent has been restarted."""
@@ -97,8 +127,7 @@ def path(name: str) -> str:
 def owners(daemon: Daemon) -> Iterator[Owners]:
     owners = Owners(daemon)
     yield owners
-    for name in tuple(owners.running):
-        owners.ends(name)
+    owners.close()
 
 
 def names(daemon: Daemon) -> list[str]:
@@ -147,6 +176,69 @@ def test_a_job_that_the_oom_killer_has_ended_is_logged_as_such(daemon: Daemon, o
         daemon.rest()
     ends = [line for line in map(json.loads, daemon.log.getvalue().splitlines()) if line["event"] == "pod_ending"]
     assert [(line["pod"], line.get("oom_kills")) for line in ends] == [("jobs/one", 2), ("jobs/two", None)]
+
+
+MEMORY_ENDS = {
+    "limit": ("oom 1\noom_kill 3\n", "67108864\n"),
+    "machine": ("oom 0\noom_kill 1\n", None),
+    "exit": ("oom 0\noom_kill 0\n", "4096\n"),
+    "unreadable": (None, None),
+}
+"""Texts of memory.events and memory.peak, by job."""
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_terminal_of_a_job_says_that_the_oom_killer_has_ended_it(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    def read(cgroup: str) -> tuple[str | None, str | None]:
+        return MEMORY_ENDS[Path(cgroup).name.removeprefix("poduid-")]
+
+    monkeypatch.setattr(jobs_domain, "read_memory_end", read)
+    numbers = {name: owners.asks_on_terminal(name) for name in MEMORY_ENDS}
+    daemon.rest()
+    if restarts:
+        daemon.start()
+        daemon.rest()
+    for name in MEMORY_ENDS:
+        owners.ends(name)
+        daemon.rest()
+    login = Path("/proc/self/loginuid")  # missing in kernels without audit
+    users = tuple(sorted({os.getuid()} | ({int(login.read_text(encoding="ascii"))} if login.exists() else set())))
+    said = "nodeagent: the OOM killer has ended jobs/{}: memory peak {} of --memory 64Mi; {}"
+    assert daemon.told == [
+        (numbers["limit"], users, said.format("limit", "64Mi", "request more memory")),
+        (numbers["machine"], users, said.format("machine", "unknown", "the machine itself was out of memory")),
+    ]
+
+
+def test_a_job_without_a_terminal_has_nobody_to_tell(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_domain, "read_memory_end", lambda _: MEMORY_ENDS["limit"])
+    owners.asks_without_terminal("limit")
+    daemon.rest()
+    owners.ends("limit")
+    daemon.rest()
+    assert not daemon.told
+
+
+@pytest.mark.parametrize("error", [LauncherError(Path("/run/x"), "it refuses: no operation (bad_request)")])
+def test_a_line_that_nobody_takes_is_dropped(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jobs_domain, "read_memory_end", lambda _: MEMORY_ENDS["limit"])
+    monkeypatch.setattr(daemon, "tell", refuse)
+    daemon.start()
+    owners.asks_on_terminal("limit")
+    daemon.rest()
+    owners.ends("limit")
+    daemon.rest()
+    assert names(daemon) == []
+    assert daemon.agent.view.problems == ()
 
 
 def test_its_release_is_told_when_its_cgroup_is_closed(daemon: Daemon, owners: Owners) -> None:

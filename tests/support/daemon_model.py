@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -572,6 +572,8 @@ class Daemon:
     """What the launcher was asked to start."""
     standing: tuple[Problem, ...] = ()
     """Current problems of other parts of the agent."""
+    told: list[tuple[int, tuple[int, ...], str]] = field(default_factory=list)
+    """Lines for terminals: the terminal's number, its users, and the line."""
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
     """What each process finds when it looks at devices for the first time."""
@@ -612,7 +614,9 @@ class Daemon:
             log=log,
             machine=hardware,
             domains=(
-                *make_domains(node.config, tree, readers=(self.files,), jobs=self.jobs, systemd=systemd),
+                *make_domains(
+                    node.config, tree, readers=(self.files,), jobs=self.jobs, systemd=systemd, tell=self.tell
+                ),
                 *self.more_domains,
             ),
             runner=runner,
@@ -627,6 +631,11 @@ class Daemon:
         self.agent = Agent(node, start.state, edges, wakeups, start.recovery)
         self.jobs.retry = self.agent.retry
         return self.agent
+
+    def tell(self, terminal: int, users: Sequence[int], line: str) -> None:
+        """Write a line to a terminal, as the launcher does."""
+        self.steps.take(f"tell {terminal}")
+        self.told.append((terminal, tuple(users), line))
 
     def make_tree(self) -> Any:
         return Tree(self.machine, self.steps, lambda: self.judge(self))

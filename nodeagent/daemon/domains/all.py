@@ -10,7 +10,7 @@ from nodeagent.core.domains.domain import Domain, DomainView, TakenBack
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
-from nodeagent.daemon.domains.jobs.domain import JobsDomain
+from nodeagent.daemon.domains.jobs.domain import JobsDomain, TellTerminal
 from nodeagent.daemon.domains.jobs.jobs import Jobs
 from nodeagent.daemon.domains.own.cgroups import OwnDomain, SourceReader
 from nodeagent.daemon.domains.systemd.unit_cgroups import Systemd
@@ -29,6 +29,7 @@ def make_domains(
     jobs: Jobs | None = None,
     runtime: "RuntimeDomain | None" = None,
     systemd: Systemd | None = None,
+    tell: TellTerminal = lambda *_: None,
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
@@ -37,7 +38,7 @@ def make_domains(
     return (
         OwnDomain(tree, readers),
         SystemdDomain(config, tree, systemd),
-        *(() if jobs is None else (JobsDomain(jobs, tree.processes),)),
+        *(() if jobs is None else (JobsDomain(jobs, tree.processes, str(tree.root), tell),)),
         *(() if runtime is None else (runtime,)),
     )
 

@@ -64,8 +64,13 @@ class JobUsageText(Struct, frozen=True):
 
 def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
     """Read the usage of a cgroup, and the scheduler statistics of all CPUs. `root` is the directory above proc/."""
-    peak, events = (_read(f"{cgroup}/memory.{name}") for name in ("peak", "events"))
+    events, peak = read_memory_end(cgroup)
     return JobUsageText(_read_usage(cgroup), peak, _read(f"{root}/proc/schedstat"), events)
+
+
+def read_memory_end(cgroup: str) -> tuple[str | None, str | None]:
+    """Read `memory.events` and `memory.peak` of a cgroup, given its directory. None means that the file can't be read."""
+    return _read(f"{cgroup}/memory.events"), _read(f"{cgroup}/memory.peak")
 
 
 def _read(file: str) -> str | None:

@@ -4,7 +4,10 @@ import os
 import select
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.task_stat import parse_task_stat
@@ -14,6 +17,14 @@ class OwnerError(NodeAgentError):
     """A process cannot own a job."""
 
 
+class SessionTerminal(Struct, frozen=True):
+    """The terminal /dev/pts/N of a process's session."""
+
+    number: int
+    users: tuple[int, ...]
+    """User IDs that the terminal may have as its owner: the process's, and the ID that logged in, as `sudo` keeps the login's terminal."""
+
+
 class Owner:
     """Process that owns a job, identified by a pidfd until `close`.
 
@@ -21,10 +32,11 @@ class Owner:
     other threads, or while another thread executes a program.
     """
 
-    def __init__(self, pid: int, pidfd: int, start_ticks: int) -> None:
+    def __init__(self, pid: int, pidfd: int, start_ticks: int, terminal: SessionTerminal | None = None) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.start_ticks = start_ticks
+        self.terminal = terminal
 
     def is_alive(self) -> bool:
         poll = select.poll()
@@ -90,10 +102,18 @@ def _open_process(pid: int) -> Owner:
     pidfd = os.pidfd_open(pid)
     try:
         stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-        return Owner(pid, pidfd, stat.start_ticks)
+        terminal = None if stat.terminal is None else SessionTerminal(stat.terminal, _find_users(pid))
+        return Owner(pid, pidfd, stat.start_ticks, terminal)
     except (OSError, IndexError, ValueError) as err:
         os.close(pidfd)
         raise OSError(*(err.args if isinstance(err, OSError) else (0, str(err)))) from err
+
+
+def _find_users(pid: int) -> tuple[int, ...]:
+    users = {Path(f"/proc/{pid}").stat().st_uid}
+    with suppress(FileNotFoundError):  # the kernel may have no audit
+        users.add(int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii")))
+    return tuple(sorted(users))
 
 
 class OwnerWatch:

@@ -154,6 +154,12 @@ class LauncherClient:
             results += found
         return results
 
+    def tell(self, terminal: int, users: Sequence[int], line: str) -> bool:
+        """Write a line to /dev/pts/N, which the agent may not open. False means that the terminal is gone, is full, or is another
+        user's.
+        """
+        return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(terminal, users, line))))
+
     def events(self) -> Iterator[None]:
         """Yield once after the subscription, and again whenever processes have exited, until `close`. Call `list` to get their statuses.
 

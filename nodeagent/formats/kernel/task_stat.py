@@ -8,6 +8,8 @@ _KERNEL_THREAD = 0x0020_0000
 """Flag PF_KTHREAD (include/linux/sched.h)."""
 _BOUND = 0x0400_0000
 """Flag PF_NO_SETAFFINITY."""
+_PSEUDOTERMINAL = 136
+"""Major device number of /dev/pts/N (UNIX98_PTY_SLAVE_MAJOR)."""
 
 
 class TaskStat(Struct, frozen=True):
@@ -20,6 +22,8 @@ class TaskStat(Struct, frozen=True):
     """CPU on which the task ran last."""
     threads: int = 1
     """Number of threads of the task's process."""
+    terminal: int | None = None
+    """Number N of the session's terminal /dev/pts/N. None means that the session has no terminal, or a terminal of another kind."""
 
     @property
     def is_dead(self) -> bool:
@@ -44,8 +48,13 @@ def parse_task_stat(text: str) -> TaskStat:
     """
     name, _, rest = text.rpartition(")")
     fields = rest.split()
-    numbers = (int(fields[place]) for place in (6, 19, 36, 17))
-    return TaskStat(name.partition("(")[2], fields[0], *numbers)
+    flags, start_ticks, cpu, threads, device = (int(fields[place]) for place in (6, 19, 36, 17, 4))
+    major, minor = (
+        device >> 8 & 0xFFF,
+        device & 0xFF | device >> 12 & 0xFFF00,
+    )  # new_encode_dev (include/linux/kdev_t.h)
+    terminal = minor if major == _PSEUDOTERMINAL else None
+    return TaskStat(name.partition("(")[2], fields[0], flags, start_ticks, cpu, threads, terminal)
 
 
 def parse_allowed_cpus(status: str) -> CpuSet:

@@ -85,7 +85,6 @@ def parse_job_usage(
     memory_events: str | None = None,
 ) -> JobUsage:
     """Parse the files. Values in an unexpected format are None."""
-    peak = (memory_peak or "").strip()
     run_ns: dict[int, int] = {}
     for line in (schedstat or "").splitlines():
         name, *numbers = line.split()[: _RUN_TIME + 1] or [""]
@@ -96,11 +95,18 @@ def parse_job_usage(
             run_ns = {}
             break
         run_ns[int(cpu)] = int(numbers[-1])
-    peak_bytes = int(peak) if peak.isascii() and peak.isdigit() else None
-    had_oom_kill = False
-    with suppress(CgroupValueError):
-        had_oom_kill = parse_flat_keyed(memory_events or "").get("oom_kill", 0) > 0
+    events, peak_bytes = parse_memory_end(memory_events, memory_peak)
+    had_oom_kill = events.get("oom_kill", 0) > 0
     return JobUsage(parse_container_usage(cpu_stat, numa_stat), peak_bytes, run_ns or None, had_oom_kill)
+
+
+def parse_memory_end(memory_events: str | None, memory_peak: str | None) -> tuple[Mapping[str, int], int | None]:
+    """Parse the counters of `memory.events`, and the peak of memory use in bytes. What has another form is empty or None."""
+    events: Mapping[str, int] = {}
+    with suppress(CgroupValueError):
+        events = parse_flat_keyed(memory_events or "")
+    peak = (memory_peak or "").strip()
+    return events, int(peak) if peak.isascii() and peak.isdigit() else None
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:

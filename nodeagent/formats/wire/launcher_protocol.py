@@ -196,6 +196,11 @@ def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
     return _encode("host", {"writes": writes})
 
 
+def encode_tell(terminal: int, users: Sequence[int], line: str) -> bytes:
+    """Encode a request to write a line to /dev/pts/N, if one of the users owns this terminal."""
+    return _encode("tell", {"terminal": terminal, "users": users, "line": line})
+
+
 def decode_hello(packet: bytes) -> Hello | Refused:
     return _decode(packet, lambda answer: _read_hello(answer.field("hello")))
 
@@ -268,6 +273,11 @@ def decode_gather(packet: bytes) -> int | Refused:
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
     """Decode the reason for the failure of each write. None means success."""
     return _decode(packet, lambda answer: answer.field("results").each(lambda item: item.or_none(JsonValue.text)))
+
+
+def decode_tell(packet: bytes) -> bool | Refused:
+    """Decode whether the terminal has taken the line."""
+    return _decode(packet, lambda answer: answer.field("told").flag())
 
 
 def _encode(operation: str, fields: Mapping[str, object]) -> bytes:

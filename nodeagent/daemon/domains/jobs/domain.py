@@ -1,10 +1,22 @@
 """Domain of jobs. A job's pod consists of a process that requests CPUs and that the agent moves into a cgroup."""
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
 from nodeagent.core.domains.domain import TurnDone
+from nodeagent.core.model.pod import MEMORY
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.turn.pod_sources import PodSource
-from nodeagent.daemon.domains.jobs.jobs import Jobs, ProcessTaker
+from nodeagent.daemon.domains.jobs.jobs import EndedJob, Jobs, ProcessTaker
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
+from nodeagent.edge.kernel.usage import read_memory_end
+from nodeagent.edge.processes.job_owners import SessionTerminal
+from nodeagent.errors import NodeAgentError
+from nodeagent.formats.kernel.usage import parse_memory_end
+from nodeagent.views.job_report import format_oom_end
+
+TellTerminal = Callable[[int, Sequence[int], str], object]
+"""Writes a line to the terminal /dev/pts/N, if one of the users owns the terminal. Raises NodeAgentError if nobody can write there."""
 
 
 class JobsDomain(PassiveDomain):
@@ -15,12 +27,32 @@ class JobsDomain(PassiveDomain):
 
     name = JOBS
 
-    def __init__(self, jobs: Jobs, tree: ProcessTaker) -> None:
-        self._jobs, self._tree = jobs, tree
+    def __init__(self, jobs: Jobs, tree: ProcessTaker, root: str, tell: TellTerminal) -> None:
+        self._jobs, self._tree, self._root, self._tell = jobs, tree, root, tell
+        self._lines: tuple[tuple[SessionTerminal, str], ...] = ()
+        """Lines to write to terminals at the end of the turn."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - a job has a small file
-        return (self._jobs.look(rescan=rescan),)
+        source = self._jobs.look(rescan=rescan)
+        # the turn may remove the cgroups, and with them the kernel's counts
+        for ended in self._jobs.take_ended_on_terminals():
+            line = self._describe_oom_kill(ended)
+            self._lines += ((ended.terminal, line),) if line else ()
+        return (source,)
+
+    def _describe_oom_kill(self, ended: EndedJob) -> str:
+        """Return the line about a job that the OOM killer has ended. Empty if the job ended otherwise."""
+        texts = read_memory_end(f"{self._root}/{ended.path}")
+        events, peak_bytes = parse_memory_end(*texts)
+        if not events.get("oom_kill", 0):
+            return ""
+        limit = ended.pod.containers[0].resources.limits.get(MEMORY)
+        return format_oom_end(ended.pod.full_name, str(limit), events, peak_bytes)
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
         self._jobs.attach_owners(done.state, done.ready, done.placed, self._tree)
+        lines, self._lines = self._lines, ()
+        for terminal, line in lines:
+            with suppress(NodeAgentError):  # the log has the OOM kill, too
+                self._tell(terminal.number, terminal.users, line)
         return ()

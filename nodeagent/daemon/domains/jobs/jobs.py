@@ -24,7 +24,7 @@ from nodeagent.daemon.domains.jobs.reservations import Reservations
 from nodeagent.daemon.turn.clock import read_boot_ms, read_clocks
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
+from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, SessionTerminal, reopen_owner
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
@@ -51,6 +51,8 @@ class _Job(Struct, eq=False):
     """
     turn: Future[None] | None = None
     """Answer to `watch_turn`, while the owner may not enter the cgroup yet."""
+    path: str = ""
+    """Path of the pod's cgroup. Its counts include what happens at the pod's own memory limit. Empty until the job is admitted."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
     """UIDs of the jobs that were ending when this job was last refused. Once they release their CPUs, this job may fit."""
 
@@ -61,6 +63,14 @@ class _Job(Struct, eq=False):
 
     def is_over(self, boot_ms: int) -> bool:
         return 0 < self.record.ends_at_ms <= boot_ms or not self.owner.is_alive()
+
+
+class EndedJob(Struct, frozen=True):
+    """A job whose cgroup still exists, and whose session had a terminal."""
+
+    pod: Pod
+    path: str
+    terminal: SessionTerminal
 
 
 def make_terms(record: JobRecord) -> JobTerms:
@@ -107,6 +117,8 @@ class Jobs:
         """Jobs by UID. None means that the records of an earlier agent process have not been read yet."""
         self._ended: dict[str, JobRecord] = {}
         """Records by UID of jobs whose owners have exited, but which may still occupy CPUs."""
+        self._ended_on_terminals: tuple[EndedJob, ...] = ()
+        """Jobs that have ended since the last `take_ended_on_terminals`."""
         self._releases: dict[str, list[Future[None]]] = {}
         """Pending answers, by UID, to callers that wait until the job has released everything."""
         self._asked_ms = 0
@@ -280,6 +292,12 @@ class Jobs:
             reservations = self.reservations.list_for_turn()
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
+    def take_ended_on_terminals(self) -> tuple[EndedJob, ...]:
+        """Return the jobs that have ended since the last call, and may have a terminal on which someone waits for them."""
+        with self._lock:
+            ended, self._ended_on_terminals = self._ended_on_terminals, ()
+            return ended
+
     def _read(self) -> None:
         """Read the jobs that an earlier agent process recorded, and remove all other files."""
         jobs = {} if self._jobs is None else self._jobs
@@ -301,6 +319,8 @@ class Jobs:
         job = None if self._jobs is None else self._jobs.pop(uid, None)
         if job is None:
             return
+        if job.path and job.owner.terminal is not None:
+            self._ended_on_terminals += (EndedJob(job.record.pod, job.path, job.owner.terminal),)
         job.owner.close()
         job.end_turn()
         self._ended[uid] = job.record
@@ -336,6 +356,8 @@ class Jobs:
                         released.set_result(None)
             for uid, job in tuple((self._jobs or {}).items()):
                 entry = state.entry(uid)
+                if entry is not None and entry.is_active:
+                    job.path = entry.pod_path
                 if job.answer is None or job.answer.cancelled():
                     if entry is not None and entry.is_active and entry.container_path(JOB_CONTAINER) in ready:
                         self._begin(job)  # from now on, the job holds its CPUs even if its owner doesn't ask again
