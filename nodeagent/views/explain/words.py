@@ -15,8 +15,9 @@ from nodeagent.core.explain.numa_headroom import headroom
 from nodeagent.core.explain.remedy import Amount, Remedy, RequestChange
 from nodeagent.core.explain.trace import Trace
 from nodeagent.core.model.demand import why_shared
-from nodeagent.core.model.pod import CPU, ContainerKind
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, ContainerKind
 from nodeagent.core.model.pod_resources import is_device
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.resources.explainer import list_explainers
 from nodeagent.views.explain.lacking import RefusedDecision, format_node_count, format_node_sets
@@ -28,7 +29,7 @@ from nodeagent.views.explain.resources.by_resource import (
     list_demands,
 )
 from nodeagent.views.explain.resources.memory import explain_unread
-from nodeagent.views.wording.words import format_bytes, format_count
+from nodeagent.views.wording.words import format_bytes, format_count, format_requested_bytes
 
 _MOST_ENDED = 8
 """Limit on the named pods that would have to end."""
@@ -177,9 +178,14 @@ def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
 def _format_amounts(amounts: tuple[Amount, ...]) -> str:
     return ", and ".join(
         f"{'the pod as a whole' if name is None else f'container {name}'} request "
-        + " and ".join(f"{each.resource} {each.after} instead of {each.before}" for each in own)
+        + " and ".join(f"{each.resource} {each.after} instead of {_format_before(each)}" for each in own)
         for name, own in groupby(amounts, key=lambda each: each.container)
     )
+
+
+def _format_before(amount: Amount) -> str:
+    is_memory = amount.resource == MEMORY or amount.resource.startswith(HUGEPAGES_PREFIX)
+    return format_requested_bytes(Quantity.parse(amount.before)) if is_memory else amount.before
 
 
 def format_remedy(remedy: Remedy) -> str:

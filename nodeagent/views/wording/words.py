@@ -1,15 +1,19 @@
 """Single facts of an inspection as words: states, exits, quotas, amounts, times. views/inspect/text.py has the layout."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
 """Limit on the locations listed one by one. Further locations are only counted."""
 _KILL_EXPECTED_MS = 5_000
-_UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+_UNITS = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+_DECIMAL_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"))
+_EXACT_UNITS = sorted(_UNITS + _DECIMAL_UNITS, reverse=True)
 _SIGNALS = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -148,10 +152,24 @@ def format_bytes(amount: int | None) -> str:
     """Format an amount of bytes exactly, with the largest unit that needs no fraction."""
     if amount is None:
         return "no limit"
-    for size, unit in _UNITS:
+    for size, unit in _EXACT_UNITS:
         if amount and amount % size == 0:
             return f"{amount // size}{unit}"
     return str(amount)
+
+
+def format_requested_bytes(amount: Quantity) -> str:
+    """Format an amount of bytes as in a manifest. An amount with a part of a byte also has the number of bytes: `0.1Gi` is `107374182400m`
+    in canonical form.
+    """
+    if amount.value() * 10**9 == amount.nano:
+        return str(amount)
+    exact = f"{Decimal(amount.nano).scaleb(-9).normalize():f} bytes"
+    for size, unit in _UNITS:
+        thousandths, rest = divmod(amount.nano, size * 10**6)
+        if thousandths and not rest:
+            return f"{Decimal(thousandths).scaleb(-3).normalize():f}{unit} ({exact})"
+    return exact
 
 
 def format_readable_bytes(amount: int) -> str:

@@ -134,7 +134,7 @@ def exact(text: str) -> Fraction:
     return Fraction(found[1]) * scales[found[2]]
 
 
-AMOUNT = r"(\d+(?:[KMGT]i)?)"
+AMOUNT = r"(\d+(?:[KMGTPE]i|[MGTPE])?)"
 COUNT = r"(\d+) CPUs?"
 Check = Callable[[Refusal, re.Match[str]], bool]
 
@@ -168,7 +168,10 @@ SENTENCES: list[tuple[str, Check]] = [
         r"NUMA (\d+): (\d+) of (\d+) free.*",
         lambda it, m: int(m[2]) == len(it.free & it.before.managers.topology.nodes[int(m[1])]),
     ),
-    (rf"(.*) requests (\S+) of memory, which is not a whole number of bytes: write {AMOUNT}, for instance", unread),
+    (
+        rf"(.*) requests ([^ ]+|.+ bytes\)?) of memory, which is not a whole number of bytes: write {AMOUNT}, for instance",
+        unread,
+    ),
     (
         rf"(.*) requests (memory) with a decimal point, an m or too many digits, which is not read as whole bytes: write {AMOUNT}",
         unread,

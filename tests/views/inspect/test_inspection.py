@@ -16,6 +16,7 @@ from nodeagent.core.model.host_processes import HostInterrupt, HostProcess, Host
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, RestartPolicy
 from nodeagent.core.model.promises import NOTHING, UnrecoveredPod
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.quiet import ProcessSettings
 from nodeagent.core.model.refusals import Reason
 from nodeagent.core.model.reservation import ReservedRoom
@@ -41,6 +42,7 @@ from nodeagent.views.wording.words import (
     format_places,
     format_quota,
     format_readable_bytes,
+    format_requested_bytes,
     format_state,
 )
 from tests.support import json_schema
@@ -710,10 +712,37 @@ def test_time_spans(span_ms, text):
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [(None, "no limit"), (0, "0"), (1536 * 2**20, "1536Mi"), (2**30, "1Gi"), (1000, "1000")]
+    ("amount", "text"),
+    [
+        (None, "no limit"),
+        (0, "0"),
+        (1536 * 2**20, "1536Mi"),
+        (2**30, "1Gi"),
+        (1000, "1000"),
+        (10**18, "1E"),
+        (3 * 10**9, "3G"),
+        (2**62, "4Ei"),
+        (16_384_001 * 2**10, "16384001Ki"),
+    ],
 )
 def test_amounts_of_bytes(amount, text):
     assert format_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        ("0.1Gi", "0.1Gi (107374182.4 bytes)"),
+        ("1.0005Ki", "1024.512 bytes"),
+        ("1500m", "1.5 bytes"),
+        ("100n", "0.0000001 bytes"),
+        ("1Gi", "1Gi"),
+        ("1E", "1E"),
+        ("2000m", "2"),
+    ],
+)
+def test_an_amount_with_a_part_of_a_byte_has_the_unit_that_people_write(amount: str, text: str) -> None:
+    assert format_requested_bytes(Quantity.parse(amount)) == text
 
 
 @pytest.mark.parametrize(
@@ -725,6 +754,7 @@ def test_amounts_of_bytes(amount, text):
         (5 * 2**20, "5Mi"),
         (16_318_840 * 2**10, "15.5Gi"),
         (2**30 - 1, "1023.9Mi"),
+        (10**18, "888.1Pi"),
     ],
 )
 def test_an_amount_that_the_kernel_counts_is_rounded_down_in_tables(amount: int, text: str) -> None:

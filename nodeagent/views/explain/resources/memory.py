@@ -22,7 +22,7 @@ from nodeagent.views.explain.lacking import (
     describe_total_shortages,
     format_other_nodes,
 )
-from nodeagent.views.wording.words import format_bytes
+from nodeagent.views.wording.words import format_bytes, format_requested_bytes
 
 
 class MemoryDemand(Struct, frozen=True):
@@ -135,7 +135,8 @@ def explain_unread(trace: Trace) -> Iterator[str]:
                     )
                 else:
                     more = Quantity.of_bytes(-(-amount.value() // 2**20) * 2**20)
-                    yield f"{owner} requests {amount} of {resource}, which is not a whole number of bytes: write {more}, for instance"
+                    requested = format_requested_bytes(amount)
+                    yield f"{owner} requests {requested} of {resource}, which is not a whole number of bytes: write {more}, for instance"
 
 
 def _describe_group(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
