@@ -6,6 +6,7 @@ A step can be the last one (the process dies before it, or in the middle of a wr
 import errno
 import io
 import json
+import math
 import os
 import signal
 import time
@@ -527,13 +528,13 @@ class Files:
 
 
 def answered(daemon: "Daemon", ask: Callable[[], T]) -> T:
-    """Let another thread ask, and the agent do the turns that somebody asks for, until there is an answer."""
+    """Let another thread ask, and the agent do the turns that somebody asks for, and those that turns ask for, until there is an answer."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask)
+        asked, due = pool.submit(ask), math.inf
         while not asked.done():
             reasons = daemon.agent.wakeups.wait(0.01)
-            if reasons & {WakeUpReason.REQUEST, WakeUpReason.JOBS}:
-                daemon.turn(*reasons)
+            if reasons & {WakeUpReason.REQUEST, WakeUpReason.JOBS} or time.monotonic() >= due:
+                due = time.monotonic() + daemon.turn(*(reasons or {WakeUpReason.TIMER}))
     return asked.result()
 
 
