@@ -97,6 +97,37 @@ def test_workloads_of_a_cluster_are_decided_on_and_told_in_one_line(run: RunComm
     assert "no pod in none.yaml" in err
 
 
+ASKING_FOR_NONE = """kind: Deployment
+metadata: {name: web}
+spec: {replicas: 0, template: {spec: {nodeName: node-7, containers: [{name: app, resources: {limits: {cpu: 2, memory: 1Gi}}}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: one}
+spec: {nodeSelector: {disk: ssd}, containers: [{name: app, resources: {limits: {cpu: 2, memory: 1Gi}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", *UNDER),
+        ("simulate", "--capacity", *UNDER),
+        ("simulate", "--compare", "config.yaml", "config.yaml"),
+        ("explain", *UNDER),
+    ],
+)
+def test_what_asks_for_no_pod_or_for_another_node_is_told_in_one_line(run: RunCommand, words: tuple[str, ...]) -> None:
+    Path("none.yaml").write_text(ASKING_FOR_NONE)
+    status, out, err = run(*words, "-f", "none.yaml", *ON)
+    said = (
+        "none.yaml: one pod is decided for each of: Deployment web (asks for no pod); fields that choose a node are ignored: "
+        "nodeSelector, nodeName\n"
+    )
+    assert (status, err) == (0, said)
+    assert "default/web" in out
+
+
 def test_the_picture_shows_the_end_of_the_run(run: RunCommand) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER, "-o", "svg")
     status, out, err = run("simulate", *words)

@@ -28,6 +28,7 @@ from nodeagent.formats.manifest.pod_manifest import (
     parse_manifest,
     parse_workloads,
 )
+from nodeagent.formats.manifest.pod_schema import FOR_SCHEDULER
 from nodeagent.formats.syntax.findings import DocumentError, list_names
 
 if TYPE_CHECKING:
@@ -195,10 +196,12 @@ def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
     others = [one.kind for one in documents if isinstance(one, OtherDocument)]
     pods = [one for one in documents if isinstance(one, ManifestPod)]
     fields = sorted({re.split(r"[.\[]", path)[-1] for pod in pods for path in pod.not_run})
+    unused = {path.rpartition(".")[2] for pod in pods for path in pod.unused_fields}
     said = {
         "one pod is decided for each of": [pod.workload for pod in pods if pod.workload],
         "documents without pods are ignored": others,
         "fields that `nodeagent apply` refuses are ignored": fields,
+        "fields that choose a node are ignored": [name for name in FOR_SCHEDULER if name in unused],
     }
     if parts := [f"{what}: {list_names(names)}" for what, names in said.items() if names]:
         print(f"{printable(name)}: {'; '.join(parts)}", file=sys.stderr)

@@ -100,6 +100,8 @@ METADATA_UNUSED, SPEC_UNUSED, CONTAINER_UNUSED, POD_SECURITY_UNUSED, CONTAINER_S
 """Fields that are known but have no effect here."""
 RESOURCES_UNUSED = ("ephemeral-storage",)
 
+FOR_SCHEDULER = ("nodeSelector", "affinity", "nodeName", "topologySpreadConstraints", "schedulingGates")
+"""Fields by which a scheduler chooses the node."""
 _NO_SCHEDULER = "there is no scheduler; the pod runs on the node with its manifest"
 _OF_THE_HOST = "processes use the host's name resolution and network"
 _NO_PROBES = "a process counts as healthy and ready while it runs"
@@ -109,9 +111,7 @@ IMAGE_ALONE = "images are not run; without a command, the container is an empty 
 
 MISLEADING: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("nodeSelector", "affinity", "nodeName", "topologySpreadConstraints", "schedulingGates"), _NO_SCHEDULER
-        ),
+        **dict.fromkeys(FOR_SCHEDULER, _NO_SCHEDULER),
         **dict.fromkeys(("hostname", "subdomain", "hostAliases", "dnsConfig", "hostnameOverride"), _OF_THE_HOST),
         **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _NO_PROBES),
         **dict.fromkeys(

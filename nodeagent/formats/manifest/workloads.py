@@ -22,7 +22,7 @@ class Template(Struct, frozen=True):
     path: str
     """Path of the template, in Kubernetes' notation."""
     workload: str
-    """Kind and name of the workload, and its number of pods if it has more than one."""
+    """Kind and name of the workload, and its number of pods unless that is 1."""
 
 
 class _Owner(Struct, frozen=True):
@@ -59,15 +59,13 @@ def _find_below(node: TreeNode, path: str, owner: _Owner) -> Iterator[Template]:
     name = _find_name(metadata)
     if isinstance(spec, MapNode) and isinstance(spec.get("containers"), ListNode):
         named = _with_metadata(node, metadata, name or owner.name or "pod", owner.namespace)
-        count = f" ({owner.count} pods)" if owner.count > 1 else ""
+        count = "" if owner.count == 1 else f" ({owner.count} pods)" if owner.count else " (asks for no pod)"
         yield Template(named, path, f"{owner.kind or 'template'} {owner.name or name}{count}")
         return
-    owner = _Owner(
-        _find_text(node, "kind") or owner.kind,
-        name or owner.name,
-        _find_text(metadata, "namespace") or owner.namespace,
-        owner.count,
-    )
+    kind = _find_text(node, "kind") or owner.kind
+    namespace = _find_text(metadata, "namespace") or owner.namespace
+    # no controller makes pods of a PodTemplate
+    owner = _Owner(kind, name or owner.name, namespace, 0 if kind == "PodTemplate" else owner.count)
     for key in _COUNTS:
         given = node.get(key)
         if isinstance(given, Scalar) and type(given.value) is int:

@@ -22,7 +22,8 @@ WORKLOADS = {
     "DaemonSet": (f"apiVersion: apps/v1\nkind: DaemonSet\n{NAMED}\nspec: {{template: {TEMPLATE}}}", ["DaemonSet web"]),
     "Job": (f"apiVersion: batch/v1\nkind: Job\n{NAMED}\nspec: {{parallelism: 4, completions: 8, template: {TEMPLATE}}}", ["Job web (4 pods)"]),
     "CronJob": (f"apiVersion: batch/v1\nkind: CronJob\n{NAMED}\nspec: {{schedule: '@daily', jobTemplate: {{spec: {{template: {TEMPLATE}}}}}}}", ["CronJob web"]),
-    "PodTemplate": (f"apiVersion: v1\nkind: PodTemplate\n{NAMED}\ntemplate: {TEMPLATE}", ["PodTemplate web"]),
+    "PodTemplate": (f"apiVersion: v1\nkind: PodTemplate\n{NAMED}\ntemplate: {TEMPLATE}", ["PodTemplate web (asks for no pod)"]),
+    "of no pods": (f"apiVersion: apps/v1\nkind: ReplicaSet\n{NAMED}\nspec: {{replicas: 0, template: {TEMPLATE}}}", ["ReplicaSet web (asks for no pod)"]),
     "another project's": (f"apiVersion: argoproj.io/v1alpha1\nkind: Rollout\n{NAMED}\nspec: {{template: {TEMPLATE}}}", ["Rollout web"]),
     "with two templates": (
         f"kind: JobSet\n{NAMED}\nspec: {{replicatedJobs: [{{name: a, replicas: 2, template: {{spec: {{template: {TEMPLATE}}}}}}}, {{name: b, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}",
