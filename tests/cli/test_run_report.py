@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -515,6 +516,31 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
     assert page.count("<table>") == 1, "none without rows"
     assert "an even number of <code>--cpus</code>" in page
     capsys.readouterr()
+
+
+def test_the_page_of_a_short_and_a_long_run_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The times of the short run don't lie on each other, no name is wider than the page, and the text is light on a dark page."""
+    tree = RunTree(tmp_path)
+
+    def disturb() -> None:
+        tree.run(0.2)
+        tree.ran[6] += 0.15
+
+    long = "n" * 200 + ".json"
+    for name, report in (("short.json", tree.report(disturb)), (long, tree.report(lambda: tree.run(100), disturb))):
+        (tmp_path / name).write_text(json.dumps(report))
+    page = tmp_path / "page.html"
+    assert main(["report", "compare", f"{tmp_path}/short.json", f"{tmp_path}/{long}", "--html", str(page)]) == 0
+    capsys.readouterr()
+    text = page.read_text()
+    first, *_ = text.split("</svg>")
+    times = [(float(x), anchor) for x, anchor in re.findall(r'<text x="([\d.]+)" y="51"( text-anchor="end")?>', first)]
+    (begins, _), (ends, anchor) = times
+    assert anchor
+    assert ends - begins >= 80, "the room of both times at 12 pixels"
+    assert "overflow-wrap: anywhere" in text
+    assert "color-scheme: light dark" in text
+    assert "svg text { fill: currentColor" in text
 
 
 def test_memory_and_frequency_are_read_often_enough_in_a_run_of_a_second(tree: RunTree) -> None:

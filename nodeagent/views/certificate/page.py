@@ -10,12 +10,17 @@ from nodeagent.views.certificate.words import format_rate
 
 _COMMAND = re.compile("`([^`]+)`")
 _WIDTH, _ROW, _LABEL, _AXIS = 720, 36, 140, 20
-_STYLE = """body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
-h2 { font-size: 1.15em; margin: 2em 0 0.5em } table { border-collapse: collapse; margin: 0.5em 0 1em }
+_TIMES = 90
+"""Room for the two times below a timeline, even if the timeline itself is shorter."""
+_STYLE = """:root { color-scheme: light dark } body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
+h2 { font-size: 1.15em; margin: 2em 0 0.5em; overflow-wrap: anywhere } table { border-collapse: collapse; margin: 0.5em 0 1em }
 th, td { padding: 0.25em 1.5em 0.25em 0; text-align: left; vertical-align: top }
 th { color: #57606a; font-weight: normal; white-space: nowrap }
-tr + tr { border-top: 1px solid #d8dee4 } svg { display: block; height: auto; max-width: 100% } svg text { font: 12px sans-serif }
-.clean { color: #1a7f37 } .disturbed { color: #b42318 } .unknown { color: #9a6700 } .aside { color: #57606a }"""
+tr + tr { border-top: 1px solid #8c959f } svg { display: block; height: auto; max-width: 100% }
+svg text { fill: currentColor; font: 12px sans-serif }
+.clean { color: #1a7f37 } .disturbed { color: #b42318 } .unknown { color: #9a6700 } .aside { color: #57606a }
+@media (prefers-color-scheme: dark) {
+.clean { color: #3fb950 } .disturbed { color: #ff7b72 } .unknown { color: #d29922 } .aside, th { color: #9198a1 } }"""
 
 
 def render_page(reports: Iterable[ReadReport], document: Mapping[str, Any]) -> str:
@@ -79,7 +84,7 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
             x, width, height = (
                 _LABEL + at_us * _WIDTH / longest_us,
                 elapsed_us * _WIDTH / longest_us,
-                rate * (_ROW - 8) / 1000,
+                min(rate, 1000) * (_ROW - 8) / 1000,
             )
             colour = "#b42318" if rate > report.thresholds[name] else "#1a7f37"
             place = f'x="{x:.1f}" y="{bottom - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
@@ -87,11 +92,11 @@ def _draw_timeline(report: ReadReport, longest_us: int) -> str:
             parts.append(f'<rect {place} fill="{colour}"><title>{said}</title></rect>')
             at_us += elapsed_us
         end = at_us * _WIDTH / longest_us
-        parts.append(f'<path d="M{_LABEL} {bottom}h{end:.1f}" stroke="#57606a"/>')
+        parts.append(f'<path d="M{_LABEL} {bottom}h{end:.1f}" stroke="currentColor"/>')
     bottom = len(rows) * _ROW
     parts += [
         f'<text x="{_LABEL}" y="{bottom + 15}">0 s</text>',
-        f'<text x="{_LABEL + end:.1f}" y="{bottom + 15}" text-anchor="end">{at_us / 1_000_000:.2f} s</text>',
+        f'<text x="{_LABEL + max(end, _TIMES):.1f}" y="{bottom + 15}" text-anchor="end">{at_us / 1_000_000:.2f} s</text>',
     ]
     width, height = _LABEL + _WIDTH, bottom + _AXIS
     return (
