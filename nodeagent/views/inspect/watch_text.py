@@ -25,7 +25,7 @@ JUST_BEGUN = "counted from now on"
 _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _ALIGNED = "<<<>>><"
-_CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 10))
+_CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 20), (2, 4), (0, 10))
 """Columns and the widths to which they are cut, in this order, until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
 """Minimum load per CPU that is shown, in percent. Two counters are read one after the other, which may cause smaller differences."""
@@ -73,7 +73,7 @@ class Frame(Struct, frozen=True):
 
 def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     """Format one frame."""
-    head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look)]
+    head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look, view.width)]
     sorted_rows = []
     pods = [(f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"]]
     for name, pod in sorted(pods, key=lambda item: item[0]):
@@ -100,8 +100,22 @@ def render_frame(look: Poll, view: DisplaySettings) -> Frame:
     lines = [*head, heading, *laid[offset : offset + page]]
     if view.height is not None:
         lines += [""] * (view.height - len(lines) - 1) + tail
-    cut = tuple(printable(line)[: view.width].rstrip() for line in lines[: view.height])
+    cut = tuple(_cut(printable(line), view.width).rstrip() for line in lines[: view.height])
     return Frame(cut, len(head), offset, page)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}~"
+
+
+def _format_some(title: str, items: list[str], width: int) -> str:
+    """Format a title and the first items, at most three and not more than the line has room for, and count the others."""
+    for count in range(_MAX_LISTED, 0, -1):
+        more = f" and {len(items) - count} more" if len(items) > count else ""
+        line = f"{title}: {', '.join(items[:count])}{more}"
+        if len(line) <= width:
+            break
+    return line
 
 
 def _format_summary(look: Poll) -> list[str]:
@@ -142,7 +156,7 @@ def _format_mean(rates: Rates, cpus: CpuSet) -> str:
     return f"{round(sum(known) / len(known))}%" if known else _NO_VALUE
 
 
-def _format_attention(look: Poll) -> list[str]:
+def _format_attention(look: Poll, width: int) -> list[str]:
     document, lines = look.document, []
     if look.problem is not None:
         lines.append(f"NOT REFRESHED: {look.problem}")
@@ -154,10 +168,9 @@ def _format_attention(look: Poll) -> list[str]:
             f"{difference['pod'] or 'node'} {difference['container'] or ''} {difference['file'] or 'cgroup'}".replace(
                 "  ", " "
             )
-            for difference in found[:_MAX_LISTED]
+            for difference in found
         ]
-        more = f" and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
-        lines.append(f"DRIFT {len(found)}: {', '.join(described)}{more}" if found else "no drift")
+        lines.append(_format_some(f"DRIFT {len(found)}", described, width) if found else "no drift")
     disturbed = [
         f"{pod['namespace']}/{pod['name']} {container['name']} {percent}%"
         for pod in document["pods"]
@@ -165,9 +178,8 @@ def _format_attention(look: Poll) -> list[str]:
         if (percent := _compute_foreign_load(container, look))
     ]
     if disturbed:
-        more = f" and {len(disturbed) - _MAX_LISTED} more" if len(disturbed) > _MAX_LISTED else ""
         owners = format_count(len(disturbed), "container")
-        lines.append(f"OTHERS on exclusive CPUs of {owners}: {', '.join(disturbed[:_MAX_LISTED])}{more}")
+        lines.append(_format_some(f"OTHERS on exclusive CPUs of {owners}", disturbed, width))
     lines += _format_interference(look)
     problems = [
         *document["node"]["problems"],

@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -40,6 +41,7 @@ from nodeagent.formats.kernel.usage import (
 )
 from nodeagent.formats.node_view import NodeView, ViewReader, view_document
 from nodeagent.formats.syntax.json_values import JsonValue
+from nodeagent.formats.topology.topology_spec import topology_from_spec
 from nodeagent.views.inspect.document import inspect_node
 from nodeagent.views.inspect.watch_text import JUST_BEGUN, DisplaySettings, Poll, render_frame
 from nodeagent.views.interference.document import describe_idle_node
@@ -201,6 +203,34 @@ def test_no_two_of_200_pods_with_long_names_look_alike(width: int) -> None:
     assert len(set(rows)) == len(rows) == 200
     assert all(name.endswith(" app") for name in rows)
     assert all("~" not in line for line in shown.lines) == (width >= 120)
+
+
+def crowded() -> Poll:
+    """200 pods on 256 CPUs. Each differs from the state, and others disturb many of them."""
+    world = World(topology_from_spec("2s.4n.16c.2t"), Placement("static", reserved_system_cpus=CpuSet.of(0, 1)))
+    for number in range(200):
+        world.add(pod(f"batch-{number}", app("work", cpu="1" if number < 100 else "100m", memory="8Mi")))
+    used = {f"poduid-batch-{number}/work": ContainerRate(123_456 if number % 2 else 0, 100) for number in range(200)}
+    return look(world.view(), Rates(dict.fromkeys(range(256), 100), used))
+
+
+def test_200_pods_with_every_mark_are_told_apart_at_80_columns() -> None:
+    shown = render_frame(crowded(), DisplaySettings(80))
+    rows = [line.partition("  ")[0] for line in shown.lines[shown.heading + 1 :]]
+    assert len(set(rows)) == len(rows) == 200
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_line_that_is_cut_ends_with_a_mark_and_a_list_counts_what_it_leaves_out(width: int) -> None:
+    shown = render_frame(crowded(), DisplaySettings(width))
+    lines, whole = shown.lines, render_frame(crowded(), DisplaySettings(10_000)).lines
+    for line, full in zip(lines[:3], whole[:3], strict=True):
+        assert line == (full if len(full) <= width else f"{full[: width - 1]}~")
+    lists = [line for line in lines[: shown.heading] if line.startswith(("DRIFT", "OTHERS"))]
+    assert len(lists) == 2
+    for line in lists:
+        assert line.endswith("~") or re.search(r" and \d+ more$", line), line
+        assert line.count(",") == 2 or width <= 80
 
 
 def test_it_scrolls_no_further_than_to_the_last_row_and_sorts_by_what_is_asked() -> None:
