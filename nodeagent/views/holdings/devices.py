@@ -16,8 +16,10 @@ def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
 
 def _describe_container(view: NodeView, held: PodPromises, container: str) -> Document:
     """Describe a container's devices, including devices that no longer exist."""
-    health_by_id = {(pool.resource, one.id): one.is_healthy for pool in view.pools for one in pool.devices}
-    known = {pool.resource for pool in view.pools}
+    devices = held.of(DeviceHoldings).devices_of(container)
+    pools = view.pools if devices else ()
+    health_by_id = {(pool.resource, one.id): one.is_healthy for pool in pools for one in pool.devices}
+    known = {pool.resource for pool in pools}
     return {
         "devices": [
             ({"claim": one.claim} if one.claim else {})
@@ -28,7 +30,7 @@ def _describe_container(view: NodeView, held: PodPromises, container: str) -> Do
                 "numaNodes": str(one.nodes),
                 "resource": one.resource,
             }
-            for one in held.of(DeviceHoldings).devices_of(container)
+            for one in devices
         ]
     }
 

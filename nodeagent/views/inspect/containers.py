@@ -15,7 +15,6 @@ from nodeagent.core.model.cgroup import (
     Partition,
     PartitionKind,
 )
-from nodeagent.core.model.cgroup_layout import cpuset_path
 from nodeagent.core.model.demand import why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
@@ -40,16 +39,20 @@ class ContainerView(Struct, frozen=True):
     entry: PodEntry
     container: Container
     status: ContainerStatus
+    path: str
+    """Path of the container's cgroup, as `PodEntry.container_path` returns it."""
+    cgroup: ObservedCgroup | None
+    """Observed values of the container's cgroup. None means that there is no such cgroup, or that cgroups were not observed."""
+    cpuset: ObservedCgroup | None
+    """Observed cgroup whose cpuset applies to the container's cgroup. None means that one of the two doesn't exist."""
+    process_settings: ProcessSettings
+    """Settings of the container's process at its next start."""
     desired: DesiredCgroup | None
     """Desired values of the cgroup. None means that the agent wants no such cgroup, or that cgroups were not observed."""
     is_different: bool
     """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
     """Isolation of the container's exclusive CPUs from the host. None means that the container has no isolated CPUs."""
-
-    @property
-    def path(self) -> str:
-        return self.entry.container_path(self.container.name)
 
     @property
     def rules(self) -> NodeRules:
@@ -60,26 +63,12 @@ class ContainerView(Struct, frozen=True):
         return self.view.state.promises
 
     @property
-    def cgroup(self) -> ObservedCgroup | None:
-        return (self.view.observed.cgroups or {}).get(self.path)
-
-    @property
     def is_populated(self) -> bool:
         return self.cgroup is not None and self.cgroup.is_populated
 
     @property
     def is_starved(self) -> bool:
         return self.desired is not None and self.desired.is_starved
-
-    @property
-    def cpuset(self) -> ObservedCgroup | None:
-        """Return the observed cgroup whose cpuset applies to the container's cgroup. None means that there is no such cgroup."""
-        return None if self.cgroup is None else (self.view.observed.cgroups or {}).get(cpuset_path(self.path))
-
-    @property
-    def process_settings(self) -> ProcessSettings:
-        """Return the settings of the container's process at its next start."""
-        return self.entry.pod.resolve_process(self.view.node.config.profiles)
 
     @property
     def process_count(self) -> int | None:

@@ -213,8 +213,8 @@ def _describe_node(view: NodeView) -> Document:
 def _describe_pod(
     view: NodeView, entry: PodEntry, wanted: Mapping[str, DesiredCgroup], differing: frozenset[str], places: Places
 ) -> Document:
-    pod = entry.pod
-    cgroup = (view.observed.cgroups or {}).get(entry.pod_path)
+    pod, cgroups = entry.pod, view.observed.cgroups or {}
+    cgroup = cgroups.get(entry.pod_path)
     effective = None
     if cgroup is not None:
         values = describe_kernel_values(cgroup, None)
@@ -237,15 +237,21 @@ def _describe_pod(
         if entry.is_active
         else {}
     )
+    process_settings = pod.resolve_process(view.node.config.profiles)
     for container, status in entry.pairs():
         path = entry.container_path(container.name)
+        of_cpuset = cpuset_path(path)
         subject = ContainerView(
             view,
             entry,
             container,
             status,
+            path,
+            cgroups.get(path),
+            cgroups.get(of_cpuset) if path in cgroups else None,
+            process_settings,
             wanted.get(path),
-            is_different=not differing.isdisjoint({path, cpuset_path(path)}),
+            is_different=path in differing or of_cpuset in differing,
             closing=closed.get(container.name),
         )
         containers.append(describe_container(subject, places))
