@@ -5,6 +5,7 @@ Source: k8s.io/apimachinery resource.Quantity. As in that package, amounts finer
 
 import enum
 import re
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,8 +50,9 @@ class Quantity(Struct, frozen=True):
         """Return the quantity for a whole number of bytes. It is printed with a binary suffix, such as `1Gi`, not `1073741824`."""
         return cls(whole * _NANO, Notation.BINARY_SI)
 
-    @classmethod
-    def parse(cls, text: str) -> "Quantity":
+    @staticmethod
+    @lru_cache(maxsize=4096)  # results are cached and shared, because many containers have the same amounts
+    def parse(text: str) -> "Quantity":
         """Parse a quantity.
 
         Raises:
@@ -75,7 +77,7 @@ class Quantity(Struct, frozen=True):
         negative = match["sign"] == "-"
         decimal_form = not _reads_as_int64(match, nano)
         nano = min(nano, _MAX_NANO)
-        return cls(-nano if negative else nano, notation, decimal_form)
+        return Quantity(-nano if negative else nano, notation, decimal_form)
 
     def value(self) -> int:
         """Return the amount in whole units, rounded up."""

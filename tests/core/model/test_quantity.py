@@ -169,3 +169,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     assert isinstance(quantity.notation, Notation)
     assert abs(quantity.value()) <= 2**63 - 1
+
+
+def test_equal_texts_share_one_value() -> None:
+    assert Quantity.parse("1536Mi") is Quantity.parse("1536Mi")
