@@ -5,6 +5,7 @@ A plain `job` takes a short way that loads little. Everything else loads the com
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from nodeagent.errors import NodeAgentError
@@ -28,6 +29,7 @@ def main() -> int:
             except KeyboardInterrupt:
                 return 130
     _add_site()
+    gc.disable()  # what modules load is no garbage: the command line enables the collector before it runs the command
     from nodeagent.cli.main import main as run_command_line
 
     return run_command_line()

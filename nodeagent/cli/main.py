@@ -1,6 +1,7 @@
 """The `nodeagent` program: runs the subcommand, prints errors with the next step, and returns the exit status."""
 
 import errno
+import gc
 import importlib
 import io
 import os
@@ -106,7 +107,9 @@ def _run_words(words: list[str]) -> int:
 
     if count_stdin_readers(options) > 1:
         own.error("only one argument can be - or /dev/stdin")
-    status: int = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run(options)
+    run = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run
+    gc.enable()
+    status: int = run(options)
     return status
 
 
