@@ -1,8 +1,8 @@
 """Resource claims as values (resource.k8s.io/v1): the claims of a pod and their allocation. This module makes no decision."""
 
-import hashlib
-
 from msgspec import Struct
+
+from nodeagent.core.model.digest import sha256_hex
 
 _MAX_NAME_LENGTH = 253
 """Maximum length of a Kubernetes object's name."""
@@ -93,7 +93,7 @@ def shorten_name(name: str, max_length: int) -> str:
     """Shorten a name that is too long: keep its beginning and append a hash."""
     if len(name) <= max_length:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    digest = sha256_hex(name.encode())[:10]
     return f"{name[: max_length - 11].rstrip('.-')}-{digest}"
 
 

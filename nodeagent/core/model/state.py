@@ -3,7 +3,6 @@
 import enum
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from hashlib import sha256
 from itertools import chain
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass, RestartPolicy
 from nodeagent.core.model.promises import Promises
@@ -534,5 +534,5 @@ def run_id(entry: PodEntry, status: ContainerStatus) -> str:
 
 def run_prefix(pod_uid: str, container: str) -> str:
     """Return the common prefix of the IDs of all runs of a container."""
-    uid = pod_uid if len(pod_uid) <= 36 else sha256(pod_uid.encode()).hexdigest()[:32]
+    uid = pod_uid if len(pod_uid) <= 36 else sha256_hex(pod_uid.encode())[:32]
     return f"{uid}/{container}/"

@@ -2,9 +2,9 @@
 line of JSON.
 """
 
-import hashlib
 import json
 
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
@@ -21,7 +21,7 @@ class SealError(NodeAgentError):
 
 def seal(body: bytes, form: str, version: int) -> bytes:
     """Add the header line to a content, which must be a single line. `form` names the content's format."""
-    header = {"format": form, "version": version, "sha256": hashlib.sha256(body).hexdigest()}
+    header = {"format": form, "version": version, "sha256": sha256_hex(body)}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 
 
@@ -50,7 +50,7 @@ def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool
             is_newer=True,
         )
     body = rest.removesuffix(b"\n")
-    if judge and (body == rest or hashlib.sha256(body).hexdigest() != digest):
+    if judge and (body == rest or sha256_hex(body) != digest):
         raise SealError("the checksum does not match: the file is truncated or damaged", way_out=way_out)
     try:
         return parse_json(body)

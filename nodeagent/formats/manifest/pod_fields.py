@@ -3,7 +3,6 @@
 Reports wrong types and unknown or refused fields. The rules for values are in formats/manifest/pod_rules.py.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodeagent.core.model.claims import ClaimSpec, ContainerClaim, PodClaim
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.core.model.pod import (
     CPU,
     MEMORY,
@@ -332,7 +332,7 @@ def hash_uid(pod: Pod) -> str:
     as_a_whole = None if pod.resources is None else ResourceRequirements()
     document = pod_to_document(replace(pod, uid="", containers=unsized, resources=as_a_whole))
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256_hex(text.encode("utf-8", "surrogatepass"))[:32]
 
 
 def pod_to_document(pod: Pod) -> dict[str, object]:
