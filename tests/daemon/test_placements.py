@@ -96,6 +96,16 @@ def test_the_file_is_there_before_the_process_and_after_its_cgroup(daemon: Daemo
     assert max(cgroup) < placed < start
 
 
+def test_a_check_follows_pods_that_come_and_go_and_finds_a_foreign_text(daemon: Daemon) -> None:
+    placements = daemon.agent.edges.placements
+    for pods in (daemon.files.pods, (*daemon.files.pods, OTHER), (ALONE,)):
+        daemon.files.pods = pods
+        daemon.rest()
+        assert placements.check(1.0)
+    (directory(daemon) / "uid-alone/app").write_text("foreign")
+    assert not placements.check(1.0)
+
+
 def test_the_file_follows_the_shared_pool_and_nobody_is_started_again(daemon: Daemon) -> None:
     starts = list(daemon.machine.starts)
     daemon.files.pods += (OTHER,)

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def test_what_is_written_is_read_until_it_is_removed(files: PlacementFiles, base
     files.remove("uid-a/side")
     files.remove("uid-a/side")
     assert [path.name for path in base.iterdir()] == ["uid-b"], "the directory goes with its last file"
+
+
+def test_only_the_files_of_the_named_pods_are_looked_for(
+    files: PlacementFiles, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pod in ("uid-a", "uid-b", "uid-c"):
+        files.write(f"{pod}/app", b"A=1\n")
+    listed, lists = [], os.scandir
+
+    def scan(path: str) -> Iterator[os.DirEntry[str]]:
+        listed.append(str(path))
+        return lists(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert files.read(["uid-b", "uid-gone"]) == {"uid-b/app": b"A=1\n"}
+    assert listed == [str(base / "uid-b")]
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o000])

@@ -37,18 +37,24 @@ class Placements:
         self._rotation = Rotation()
         self._known: dict[str, ContainerPlacement | None] | None = None
         """Placement by file, or None for a file with other content. The attribute is None until the files have been read."""
+        self._by_pod: dict[str, list[str]] | None = None
+        """Names of these files by pod. None means that they may have changed since the last check."""
 
     def check(self, part: float) -> bool:
         """Check that the placement files of a part of the pods (0 to 1) are as written, and that no file is missing or foreign."""
-        pods = dict.fromkeys(name.partition("/")[0] for name in self._known or ())
+        known = self._known or {}
+        if self._by_pod is None:
+            self._by_pod = {}
+            for name in known:
+                self._by_pod.setdefault(name.partition("/")[0], []).append(name)
         try:
-            if self._files.list_pods() != pods.keys():
+            if self._files.list_pods() != self._by_pod.keys():
                 return False
-            checked = set(self._rotation.take(pods, part))
+            checked = self._rotation.take(self._by_pod, part)
             files = self._files.read(checked)
         except PlacementFileError:
             return False
-        wanted = {name: held for name, held in (self._known or {}).items() if name.partition("/")[0] in checked}
+        wanted = {name: known[name] for pod in checked for name in self._by_pod[pod]}
         return files.keys() == wanted.keys() and all(
             held is not None and files[name] == placement_text(held) for name, held in wanted.items()
         )
@@ -68,6 +74,7 @@ class Placements:
         Returns:
             Problems, one for each cause. The next turn tries again.
         """
+        self._by_pod = None
         wanted: dict[str, ContainerPlacement | None] = {}
         for entry in [entry for entry in state.entries if entry.is_active]:
             if entry.is_placed_as_pool:

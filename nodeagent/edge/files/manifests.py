@@ -119,6 +119,8 @@ class KnownManifests(Struct):
 
     files: dict[str, ReadFile] = field(default_factory=dict)
     """Files by name, as found by the last scan."""
+    uncertain: set[str] = field(default_factory=set)
+    """Names of the files that are read again each time."""
     version: tuple[int, int] | None = None
     """The directory's ctime and inode as of the last complete scan. None means that another complete scan is needed."""
     last: ManifestScan | None = None
@@ -252,8 +254,7 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> 
     """Return whether the directory, or one of the files that are checked this time, has changed since the last scan."""
     if known.version != _version(directory_fd):
         return True
-    names = {name for name, read in known.files.items() if not read.is_certain}
-    names.update(known.rotation.take(known.files, part))
+    names = known.uncertain.union(known.rotation.take(known.files, part))
     for name in names:
         try:
             if _stamp(os.stat(name, dir_fd=directory_fd)) != known.files[name].stamp:
@@ -319,7 +320,7 @@ def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManife
     """Return the files, and whether all of them still existed. `known` is updated."""
     files: list[ManifestFile] = []
     is_whole, left_bytes = True, MAX_TOTAL_BYTES
-    before, known.files = known.files, {}
+    before, known.files, known.uncertain = known.files, {}, set()
     for name in names:
         read, stamp = before.get(name), tuple[int, ...]()
         try:
@@ -338,6 +339,8 @@ def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManife
             is_certain = found.content is not None and bool(stamp) and _is_certain(status.st_ctime_ns)
             read = ReadFile(found, stamp, is_certain and not _is_link(directory_fd, name))
         known.files[name] = read
+        if not read.is_certain:
+            known.uncertain.add(name)
         left_bytes -= len(read.file.content or b"")
         files.append(read.file)
     return files, is_whole

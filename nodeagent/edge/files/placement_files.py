@@ -78,17 +78,14 @@ class PlacementFiles:
         """
         found: dict[str, bytes | None] = {}
         try:
-            with os.scandir(self._directory) as entries_of_pods:
-                for pod in entries_of_pods:
-                    if pods is not None and pod.name not in pods:
-                        continue
-                    files: dict[str, bytes | None] = {}
-                    if pod.is_dir(follow_symlinks=False):
-                        with os.scandir(pod.path) as entries:
-                            files = {f"{pod.name}/{entry.name}": _read(entry) for entry in entries}
-                    found |= files or {pod.name: None}
-        except FileNotFoundError:
-            return {}  # no file was written yet
+            for pod in self.list_pods() if pods is None else pods:
+                path = f"{self._directory}/{pod}"
+                files: dict[str, bytes | None] = {}
+                with contextlib.suppress(FileNotFoundError):  # of a pod whose files are gone, none is found
+                    if stat.S_ISDIR(os.lstat(path).st_mode):
+                        with os.scandir(path) as entries:
+                            files = {f"{pod}/{entry.name}": _read(entry) for entry in entries}
+                    found |= files or {pod: None}
         except OSError as err:
             raise _make_error("read", self._directory, err) from err
         return found
