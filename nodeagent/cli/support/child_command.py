@@ -1,4 +1,6 @@
-"""The command of a job as a child process. The parent waits for it, passes signals on, and ends as the child did."""
+"""The command of a job as a child process. The parent waits for the child, passes signals on, and ends with the exit status or signal of
+the child.
+"""
 
 import os
 import resource

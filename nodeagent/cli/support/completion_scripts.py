@@ -1,4 +1,4 @@
-"""Completion scripts of the shells. The scripts only ask nodeagent for completions, and don't know its commands."""
+"""Completion scripts of the shells. The scripts only ask nodeagent for completions, and contain no list of commands."""
 
 _BASH = r"""# bash completion for nodeagent
 _nodeagent() {

@@ -1,4 +1,4 @@
-"""Identifies, verifies and converts all versions of kubelet's checkpoint files and of nodeagent's own state.
+"""Reader and converter of all versions of kubelet's checkpoint files and of nodeagent's state.
 
 This module is stricter than kubelet, which accepts some files without checksums.
 """

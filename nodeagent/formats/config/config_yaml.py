@@ -1,7 +1,6 @@
-"""Parses the text of a configuration into a Config, or reports all its errors at once. Accepts KubeletConfiguration's
-fields and the agent's own.
+"""Parser of a configuration with the fields of KubeletConfiguration and of the agent. All errors are reported at once.
 
-The machine isn't needed.
+The parser doesn't need the machine of the configuration.
 """
 
 import difflib

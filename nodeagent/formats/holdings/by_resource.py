@@ -1,6 +1,6 @@
 """All holdings of a pod, and all accounts of the node, in the state file.
 
-The resources of the first version keep their own layouts. Any other resource is stored under its name, by the fields of its type.
+The resources of the first version have individual layouts. Any other resource is stored under its name, with the fields of its type.
 """
 
 from typing import Any, TypeVar

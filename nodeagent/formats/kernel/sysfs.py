@@ -201,7 +201,7 @@ def _read_nodes(sample: SysfsSample, present: Iterable[int], places: Mapping[int
 def _create_nodes_from_packages(
     sample: SysfsSample, present: Iterable[int], places: Mapping[int, _CpuPlace]
 ) -> tuple[_SysfsNode, ...]:
-    """Return a node for each package, numbered like the package. Used for kernels without NUMA nodes."""
+    """Return a node for each package, numbered like the package, for kernels without NUMA nodes."""
     members: dict[int, list[int]] = {}
     for cpu in present:
         if cpu in places:

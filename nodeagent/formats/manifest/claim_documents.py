@@ -28,9 +28,9 @@ API_VERSION = "resource.k8s.io/v1"
 BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 """Device classes that exist without a document. Each class selects all devices of the driver with the same name."""
 MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
-"""API limits DeviceRequestsMaxSize, DeviceConstraintsMaxSize and DeviceSelectorsMaxSize."""
+"""Limits of the API server (DeviceRequestsMaxSize, DeviceConstraintsMaxSize and DeviceSelectorsMaxSize)."""
 MOST_WAYS = 8
-"""API limit FirstAvailableDeviceRequestMaxSize."""
+"""Limit of the API server (FirstAvailableDeviceRequestMaxSize)."""
 MOST_DEVICES = 4096
 """Limit on the devices of a request. The limit of the API server, 32 for each claim (AllocationResultsMaxSize), is less
 than the number of CPUs of a socket.

@@ -74,7 +74,7 @@ class PodReader:
     """Reader of one pod."""
 
     def __init__(self, *, strict: bool, typed: bool = True, is_run: bool = True) -> None:
-        """Choose how strictly to read.
+        """Choose the strictness of the reader.
 
         Args:
             strict: unknown fields are errors. Otherwise (scenarios, the agent's own state) only the used fields are read.

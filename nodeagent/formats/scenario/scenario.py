@@ -168,7 +168,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> Document:
 
 def _read_scenario(document: Mapping[str, Any], where: str, machine: Topology | None) -> Scenario:
     findings = Findings(where)
-    # Machine, configuration and pods are left out here, because other functions read them.
+    # machine, configuration and pods are left out, because other functions read these parts
     plain = {name: {} if name in MACHINE_FIELDS else value for name, value in document.items()}
     if isinstance(plain.get("config"), dict):
         plain["config"] = {}

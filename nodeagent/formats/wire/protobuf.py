@@ -311,7 +311,7 @@ class _Reader:
         return into
 
     def _decode_field(self, field: Field, wire: int, raw: int, begin: int, end: int, into: Message, depth: int) -> None:
-        """Decode a field into the mapping `into`. A field with another wire type is skipped as unknown."""
+        """Decode a field into the mapping `into`. A field with another wire type is skipped, as an unknown field is."""
         kind, name = field.type, field.name
         if isinstance(kind, MessageType):
             if wire != _LEN:
