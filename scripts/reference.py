@@ -333,14 +333,15 @@ def metrics() -> str:
     return f"""\
 # Metrics
 
-The agent serves metrics at `http://127.0.0.1:9753/metrics`, or at `metricsBindAddress`, beside `/healthz` and `/readyz`. Series with the
-label values listed here exist from the start, with the value 0. `contrib/prometheus`, in the source and in `share/nodeagent`, has a scrape
-configuration, recording rules, and alerts with tests; `contrib/grafana` has a dashboard.
+The agent serves metrics at `http://127.0.0.1:9753/metrics`, and the checks `/healthz` and `/readyz` at the same address.
+`metricsBindAddress` changes the address. If the table lists values of a label, the series with these values exist from the start, with the
+value 0. `contrib/prometheus`, in the source and in `share/nodeagent`, has a scrape configuration, recording rules, and alerts with tests;
+`contrib/grafana` has a dashboard.
 
 ## kubelet's
 
-Names, types and labels are those of kubelet 1.36. With `metricsAliases: true`, the default, each is also exported under the name in the
-last column.
+These metrics have the names, types and labels of kubelet 1.36. With `metricsAliases: true`, the default, each metric is also exported under
+the name in the last column.
 
 | metric | type | meaning | labels | other name |
 | --- | --- | --- | --- | --- |
@@ -358,10 +359,10 @@ These are exported if `podResourcesSocket` is set ([serve PodResources](../how-t
 | --- | --- | --- | --- |
 {_metric_rows(AGENT_METRICS, aliases=False)}
 
-Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series of its own besides `{CONTAINER_INFO}` (one more if its pod claims
-interrupts, one less where the kernel has no irq.pressure), so a node has at most as many times {_SERIES_OF_CONTAINER + 1} series as it has
-CPUs. `metricsContainers: false` leaves them out. Pods' names are in `{CONTAINER_INFO}` in any case, with all else about containers, for
-joins:
+Each container with exclusive CPUs has {_SERIES_OF_CONTAINER} series in addition to `{CONTAINER_INFO}`. It has one more if its pod claims
+interrupts, and one less if the kernel has no irq.pressure. So a node has at most {_SERIES_OF_CONTAINER + 1} such series for each CPU.
+`metricsContainers: false` leaves out these series. `{CONTAINER_INFO}` always has the names of pods and containers, with their CPUs
+and memory nodes, for joins:
 `rate(nodeagent_container_throttled_periods_total[5m]) * on (instance, namespace, pod, container) group_left (cpus, mems) {CONTAINER_INFO}`.
 
 ## Histogram buckets
