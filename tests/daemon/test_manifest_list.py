@@ -21,6 +21,7 @@ from nodeagent.daemon.sources.manifest_list import ManifestList, ManifestProblem
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from nodeagent.edge.processes.open_files import Writer, find_writers
 from nodeagent.formats.manifest.pod_manifest import parse_manifest
+from tests.support.wake_ups import Wakes
 
 POD = """
 apiVersion: v1
@@ -59,6 +60,19 @@ def held_open(path: Path, mode: str = "a") -> Iterator[int]:
         assert process.stdout.readline() == b"open\n"
         yield process.pid
         process.communicate(b"\n")
+
+
+def test_a_file_that_is_changed_in_place_is_read_when_the_watch_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakes, file = Wakes(), tmp_path / "web.yaml"
+    file.write_text(POD)
+    later = time.time_ns() + 10**10
+    monkeypatch.setattr(time, "time_ns", lambda: later)  # nothing was changed just now
+    with closing(ManifestList(str(tmp_path), ManifestWatch(str(tmp_path), wakes), PATIENCE)) as listed:
+        listed.look(rescan=True)
+        assert wakes.during(lambda: file.write_text(POD.replace("web", "other")))
+        assert [manifest.pod.name for manifest in listed.look(rescan=True, part=0.0).pods] == ["other"]
 
 
 def test_files_that_are_no_manifests_for_their_names_are_a_problem_when_they_stay(

@@ -549,6 +549,28 @@ def test_a_directory_behind_a_link_is_watched(watched: Watched, tmp_path: Path) 
     assert wakes.during(lambda: (tmp_path / "real" / "a").write_text("x"))
 
 
+def test_changed_files_are_named_unless_any_may_have_changed(watched: Watched, tmp_path: Path) -> None:
+    directory, watch, wakes = watched
+    watch.renew()
+    assert watch.take_changed() is None, "there is no directory"
+    assert wakes.during(directory.mkdir)
+    (directory / "a").touch()
+    watch.renew()
+    assert watch.take_changed() is None, "nobody has watched before"
+    assert wakes.during(lambda: os.truncate(directory / "a", 1))
+    assert watch.take_changed() == {"a"}
+    assert wakes.during(lambda: (directory / "a").rename(directory / "b"))
+    assert watch.take_changed() == {"a", "b"}
+    for _ in range(40):
+        assert wakes.during(lambda: os.truncate(directory / "b", 1))
+    assert watch.take_changed() is None, "so many events may be more than the kernel keeps"
+    assert watch.take_changed() == frozenset()
+    directory.rename(tmp_path / "old")
+    directory.mkdir()
+    watch.renew()
+    assert watch.take_changed() is None, "it is another directory"
+
+
 def test_stopping_leaves_no_thread(watched: Watched) -> None:
     directory, watch, _ = watched
     directory.mkdir()
@@ -617,3 +639,24 @@ def test_a_scan_in_parts_finds_new_files_at_once_and_each_other_change_in_time(t
         (tmp_path / "7.yaml").write_bytes(b"333")
         seen = [scan_manifests(str(tmp_path), known, 0.25) for _ in range(5)]
         assert {file.name: file.content for file in seen[-1].files}["7.yaml"] == b"333"
+
+
+def test_a_scan_looks_only_at_links_and_at_files_that_are_new_replaced_or_named(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}.yaml").write_bytes(b"1")
+    (tmp_path / "link.yaml").symlink_to("0.yaml")
+    long_ago = time.time_ns() - 10**10
+    known = KnownManifests()
+    with patch.object(time, "time_ns", lambda: long_ago + 2 * 10**10):  # nothing was changed just now
+        scan_manifests(str(tmp_path), known)
+        (tmp_path / "7.yaml").write_bytes(b"7")
+        (tmp_path / ".8.yaml").write_bytes(b"8")
+        (tmp_path / ".8.yaml").rename(tmp_path / "8.yaml")
+        (tmp_path / "new.yaml").write_bytes(b"new")
+        (tmp_path / "9.yaml").write_bytes(b"9")
+        with patch.object(os, "stat", wraps=os.stat) as looked:
+            found = scan_manifests(str(tmp_path), known, 0.0, {"7.yaml", "gone.yaml"})
+    assert {call.args[0] for call in looked.call_args_list} == {"7.yaml", "8.yaml", "link.yaml", "new.yaml"}
+    contents = {file.name: file.content for file in found.files}
+    assert [contents[name] for name in ("7.yaml", "8.yaml", "new.yaml")] == [b"7", b"8", b"new"]
+    assert contents["9.yaml"] == b"1", "nobody has named it"

@@ -64,14 +64,17 @@ class ManifestList:
 
     def _read(self, part: float) -> PodSource:
         draft = _SourceDraft()
+        changed: frozenset[str] | None = None
         try:
             self._watch.renew()
+            changed = self._watch.take_changed()
         except ManifestWatchError as err:
             draft.problems.append(ManifestProblem(self._directory, f"{err.message} ({err.hint})"))
-            part = 1.0
         scan_before = self._known.last
         try:
-            scan = scan_manifests(self._directory, self._known, part)
+            scan = scan_manifests(
+                self._directory, self._known, 1.0 if changed is None else part, changed or frozenset()
+            )
         except ManifestDirectoryError as err:
             problem = ManifestProblem(self._directory, f"{err.message} ({err.hint})")
             self._known = KnownManifests()

@@ -47,11 +47,10 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     rescan, before = bool(reasons & READ_MACHINE), memory
     memory = replace(_follow_machine(edges, memory, rescan=rescan), slept_ms=read_slept_ms())
     read_sources = bool(reasons & READ_SOURCES)
-    read_part = 1.0 if reasons & (READ_SOURCES - {WakeUpReason.TIMER}) else memory.node.config.checked_part
-    sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources, part=read_part))
+    part = _find_part(memory, before, reasons)
+    sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources, part=part))
     looked = edges.runner.look()
     runs = None if isinstance(looked, Problem) else looked
-    part = _find_part(memory, before, reasons)
     memory, domains = _observe_domains(edges, memory, DomainInput(memory.state, sources, rescan, part, runs))
     problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
@@ -65,7 +64,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
 
 
 def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
-    """Return the part of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
+    """Return the part of the manifests and of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
     has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
     if (
         reasons & READ_EVERYTHING

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,9 @@ _WANTED: list[type[FileSystemEvent]] = [
 ]
 """Events that wake the agent. The agent's own scan opens and closes files, which must not wake the agent again."""
 
+_MANY = 32
+"""Number of names from which on any file may have changed, because the kernel's queue may have overflowed. watchdog doesn't report that."""
+
 _DirectoryIdentity = tuple[int, int]
 
 
@@ -62,6 +66,10 @@ class ManifestWatch:
         self._wake = wake
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
+        self._changed: deque[str] = deque(maxlen=_MANY)
+        """Names in the last events."""
+        self._is_new = False
+        """Whether the watch of the directory has begun since the last call of `take_changed`, so that changes before it are unknown."""
         self._replaced = threading.Event()
         """Event that is set when the directory was created or removed. Inode numbers don't show this, because a new directory often gets
         the old number.
@@ -86,6 +94,13 @@ class ManifestWatch:
         self._watch(self._parent)
         return self._watch(self._directory)
 
+    def take_changed(self) -> frozenset[str] | None:
+        """Return the names of the files with a change since the last call. None means that any file may have changed."""
+        is_known = self._directory in self._watches and not self._is_new
+        self._is_new = False
+        names = [self._changed.popleft() for _ in range(len(self._changed))]
+        return frozenset(names) if is_known and len(names) < _MANY else None
+
     def stop(self) -> None:
         """End the watch and its threads, if there are any."""
         if self._observer is not None:
@@ -109,13 +124,14 @@ class ManifestWatch:
             return False
         try:
             # watchdog doesn't follow a link, so the link's target is watched
-            handler = _ManifestHandler(self._directory, self._replaced, self._wake)
+            handler = _ManifestHandler(self._directory, self._changed, self._replaced, self._wake)
             watch = self._observer.schedule(handler, os.path.realpath(path), recursive=False, event_filter=_WANTED)
         except FileNotFoundError:
             return False  # the directory was removed after stat; the watch of its parent reports the removal
         except OSError as err:
             raise ManifestWatchError(path, err) from err
         self._watches[path] = (identity, watch)
+        self._is_new |= path == self._directory
         return True
 
     def _forget(self, path: str) -> None:
@@ -127,15 +143,17 @@ class ManifestWatch:
 class _ManifestHandler(FileSystemEventHandler):
     """Handler of file system events, in watchdog's thread."""
 
-    def __init__(self, directory: str, replaced: threading.Event, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: str, changed: deque[str], replaced: threading.Event, wake: Callable[[], None]
+    ) -> None:
         self._name = Path(directory).name
+        self._changed = changed
         self._replaced = replaced
         self._wake = wake
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        if isinstance(event, DirCreatedEvent | DirDeletedEvent | DirMovedEvent) and self._name in {
-            Path(os.fsdecode(event.src_path)).name,
-            Path(os.fsdecode(event.dest_path)).name,
-        }:
+        names = [os.fsdecode(path).rpartition("/")[2] for path in (event.src_path, event.dest_path)]
+        if isinstance(event, DirCreatedEvent | DirDeletedEvent | DirMovedEvent) and self._name in names:
             self._replaced.set()
+        self._changed.extend(filter(None, names))
         self._wake()

@@ -12,7 +12,7 @@ import shlex
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
@@ -128,8 +128,8 @@ class KnownManifests(Struct):
 
 
 class _Listing(Struct, frozen=True):
-    names: list[str]
-    """Names of the manifests to read."""
+    names: dict[str, int]
+    """Inode numbers of the manifests to read, by name and in its order."""
     unread: int
     others: tuple[str, ...]
     version: tuple[int, int]
@@ -199,14 +199,17 @@ def _try_lock(handle: int, lock: Path) -> bool:
     return True
 
 
-def scan_manifests(path: str, known: KnownManifests | None = None, part: float = 1.0) -> ManifestScan:
+def scan_manifests(
+    path: str, known: KnownManifests | None = None, part: float = 1.0, changed: AbstractSet[str] = frozenset()
+) -> ManifestScan:
     """Read all manifests of a directory, or the only manifest if the path is a regular file (as kubelet's staticPodPath).
 
     Args:
         path: the directory or manifest.
         known: the last readings, which are updated. Unchanged files aren't read again.
-        part: part of the files, 0 to 1, that is checked for changes while the directory has the same files as before. Symbolic links, and
-            files that could not be read, are always checked. If nothing has changed, the result is the same object as before.
+        part: part of the known files, 0 to 1, that is checked for changes anyway. New and replaced files, symbolic links, and files that
+            could not be read are always checked. If nothing has changed, the result is the same object as before.
+        changed: names of further files to check.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -223,12 +226,13 @@ def scan_manifests(path: str, known: KnownManifests | None = None, part: float =
         raise ManifestDirectoryError(path, err) from err
     try:
         known = KnownManifests() if known is None else known
-        if part < 1 and known.last is not None and not _may_have_changed(directory, known, part):
+        doubted = changed | set(known.rotation.take(known.files, part) if part < 1 else known.files)
+        if part < 1 and known.last is not None and not _may_have_changed(directory, known, doubted):
             return known.last
         before = _list(directory)
         # the directory is read until it stays unchanged, so that no renamed file is missed
         for left in reversed(range(MAX_READINGS)):
-            files, is_whole = _read_all(directory, path, before.names, known)
+            files, is_whole = _read_all(directory, path, before.names, known, doubted)
             is_partial = not is_whole or _read_version(directory) != before.version
             if not is_partial or not left:
                 break
@@ -250,11 +254,11 @@ def _version(directory_fd: int) -> tuple[int, int]:
     return status.st_ctime_ns, status.st_ino
 
 
-def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> bool:
+def _may_have_changed(directory_fd: int, known: KnownManifests, doubted: AbstractSet[str]) -> bool:
     """Return whether the directory, or one of the files that are checked this time, has changed since the last scan."""
     if known.version != _version(directory_fd):
         return True
-    names = known.uncertain.union(known.rotation.take(known.files, part))
+    names = known.uncertain | (doubted & known.files.keys())
     for name in names:
         try:
             if _stamp(os.stat(name, dir_fd=directory_fd)) != known.files[name].stamp:
@@ -264,36 +268,38 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, part: float) -> 
     return any(known.files[name].file.content is None for name in names)
 
 
+_INODE, _CTIME = 1, 4
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Function that returns the stamp: all values of a file's status that a change of the file changes."""
+"""Function that returns the stamp: all values of a file's status that a change of the file changes. The inode number is at _INODE, and the
+ctime at _CTIME.
+"""
 
 
 def _list(directory_fd: int) -> _Listing:
     entries_hash, unread = 0, 0
-    names: list[str] = []
+    names: dict[str, int] = {}
     others: list[str] = []
     changed_ns = os.fstat(directory_fd).st_ctime_ns
     with os.scandir(directory_fd) as entries:
         for entry in entries:
-            name = entry.name
-            entries_hash ^= hash((name, entry.inode()))
+            name, inode = entry.name, entry.inode()
+            entries_hash ^= hash((name, inode))
             if name[0] == "." or entry.is_dir(follow_symlinks=False):
                 continue
             if name.endswith(SUFFIXES):
-                names.append(name)
+                names[name] = inode
                 # only the first names are kept, which saves memory in a directory with millions of files
                 if len(names) == 2 * MAX_FILES:
-                    names, unread = heapq.nsmallest(MAX_FILES, names, key=os.fsencode), unread + MAX_FILES
+                    names = {first: names[first] for first in heapq.nsmallest(MAX_FILES, names, key=os.fsencode)}
+                    unread += MAX_FILES
             elif len(others) < MAX_FILES and not name.endswith("~") and not _leads_to_directory(entry):
                 others.append(_make_printable(name))
-    names.sort(key=None if all(map(str.isascii, names)) else os.fsencode)
-    unread += len(names[MAX_FILES:])
-    del names[MAX_FILES:]
+    first_names = sorted(names, key=None if all(map(str.isascii, names)) else os.fsencode)[:MAX_FILES]
     return _Listing(
-        names,
-        unread,
+        {name: names[name] for name in first_names},
+        unread + len(names) - len(first_names),
         tuple(sorted(others)[:MAX_OTHER_FILES]),
         (changed_ns, entries_hash),
         _is_certain(changed_ns),
@@ -316,18 +322,20 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
         return False  # the path is a symbolic link that leads back to itself
 
 
-def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManifests) -> tuple[list[ManifestFile], bool]:
+def _read_all(
+    directory_fd: int, path: str, names: Mapping[str, int], known: KnownManifests, doubted: AbstractSet[str]
+) -> tuple[list[ManifestFile], bool]:
     """Return the files, and whether all of them still existed. `known` is updated."""
     files: list[ManifestFile] = []
     is_whole, left_bytes = True, MAX_TOTAL_BYTES
     before, known.files, known.uncertain = known.files, {}, set()
-    for name in names:
+    for name, inode in names.items():
         read, stamp = before.get(name), tuple[int, ...]()
-        try:
-            status = os.stat(name, dir_fd=directory_fd, follow_symlinks=True)
-            stamp = _stamp(status)
-        except OSError:
-            pass  # the later attempt to read the file reports the problem
+        if read is not None and read.is_certain and read.stamp[_INODE] == inode and name not in doubted:
+            stamp = read.stamp
+        else:
+            with suppress(OSError):  # the later attempt to read the file reports the problem
+                stamp = _stamp(os.stat(name, dir_fd=directory_fd, follow_symlinks=True))
         if read is None or not read.is_certain or read.stamp != stamp or len(read.file.content or b"") > left_bytes:
             try:
                 found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
@@ -336,7 +344,7 @@ def _read_all(directory_fd: int, path: str, names: list[str], known: KnownManife
                 continue
             if found is None:
                 continue
-            is_certain = found.content is not None and bool(stamp) and _is_certain(status.st_ctime_ns)
+            is_certain = found.content is not None and bool(stamp) and _is_certain(stamp[_CTIME])
             read = ReadFile(found, stamp, is_certain and not _is_link(directory_fd, name))
         known.files[name] = read
         if not read.is_certain:
