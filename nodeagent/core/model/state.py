@@ -325,6 +325,11 @@ class PodEntry(Struct, frozen=True, dict=True):
         paths = {container.name: f"{own}/{container.name}" for container in self.pod.containers}
         return paths | {status.name: status.cgroup for status in self.containers if status.cgroup}
 
+    @cached_property
+    def cgroup_paths(self) -> tuple[str, ...]:
+        """Paths of the pod's cgroup and of its containers' cgroups."""
+        return self.pod_path, *self.container_paths.values()
+
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
         """Return each container with its status. For a refused pod the result is empty."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)

@@ -90,9 +90,11 @@ def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
     the processes have left.
     """
     active = [entry for entry in state.entries if entry.is_active]
-    of_known = [entry.container_paths.values() for entry in active if entry.is_pooled]
+    of_known = [entry.cgroup_paths for entry in active if entry.is_pooled]
     others = {path: world.observed[path] for path in world.observed.keys() - set(chain.from_iterable(of_known))}
-    unknown = find_populated_pods(others) - {"", *OWN_DIRECTORIES} - {entry.pod_path for entry in active}
+    unknown = find_populated_pods(others) - {"", *OWN_DIRECTORIES}
+    if unknown:
+        unknown -= {entry.pod_path for entry in active}
     cpus = CpuSet()
     for unit_cpus in unclear_units(others).values():
         cpus |= unit_cpus
