@@ -3,14 +3,21 @@ has changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
-from operator import is_
+from itertools import compress
+from operator import is_, is_not
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
+K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 Inputs = TypeVar("Inputs", bound=tuple[object, ...])
+
+
+def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
+    """Return the keys in `new` whose values are other objects than in `old`."""
+    return list(compress(new, map(is_not, new.values(), map(old.get, new))))
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from nodeagent.core.model.derived import list_replaced
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.pod_sources import PodSource
@@ -90,12 +91,9 @@ def _without_pods(source: PodSource) -> tuple[object, ...]:
 
 
 def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
-    if old is new:
-        return
-    for key, value in new.items():
-        if (before := old.get(key)) is not value and before != value:
-            yield key
-    yield from old.keys() - new.keys()
+    if old is not new:
+        yield from (key for key in list_replaced(old, new) if old.get(key) != new[key])
+        yield from old.keys() - new.keys()
 
 
 def _list_pods_at(path: str) -> Iterator[str]:

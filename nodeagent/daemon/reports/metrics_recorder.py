@@ -15,7 +15,7 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import TOPOLOGY_DURATION
 from nodeagent.core.metrics.totals import MetricsSnapshot, MetricTotals
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.derived import Derived
+from nodeagent.core.model.derived import Derived, list_replaced
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.problem_kinds import ProblemKind
@@ -154,8 +154,8 @@ class MetricsRecorder:
             quiet,
         )
         now = self.pods.kept
-        self._count_pods([pod for uid, pod in before.items() if now.get(uid) is not pod], -1)
-        self._count_pods([pod for uid, pod in now.items() if before.get(uid) is not pod], 1)
+        self._count_pods([before[uid] for uid in list_replaced(now, before)], -1)
+        self._count_pods([now[uid] for uid in list_replaced(before, now)], 1)
         if self._of_resources[0] is not managers or self._of_resources[1] is not state.promises:
             self._of_resources = managers, state.promises, gauges(managers, state.promises)
         values = {**dict(self._of_resources[2]), **self.counted}

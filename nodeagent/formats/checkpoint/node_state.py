@@ -74,9 +74,10 @@ class StateEncoder:
         """Entries of the last state and their texts, by the object identity of the entry."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
-        known = self._encoded
+        keys = list(map(id, state.entries))
         self._encoded = {
-            id(entry): known.get(id(entry)) or (entry, _format_json(_encode_entry(entry))) for entry in state.entries
+            key: known or (entry, _format_json(_encode_entry(entry)))
+            for key, known, entry in zip(keys, map(self._encoded.get, keys), state.entries, strict=True)
         }
         entries = ",".join([text for _, text in self._encoded.values()])
         rest = _format_json({"generation": state.generation, "policies": dict(policies)})

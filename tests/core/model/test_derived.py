@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.derived import Derived
+from nodeagent.core.model.derived import Derived, list_replaced
 
 
 class Input:
@@ -30,3 +30,10 @@ def test_values_are_those_made_from_scratch(rounds: list[tuple[int, dict[str, in
         unchanged = before[1].items() & wanted.items() if common == before[0] else set()
         assert sorted(made) == sorted(number for key, number in wanted.items() if (key, number) not in unchanged)
         before = (common, wanted)
+
+
+@given(st.dictionaries(KEYS, st.integers(0, 2)), st.dictionaries(KEYS, st.integers(0, 2)))
+def test_replaced_values_are_other_objects_or_new(old: dict[str, int], new: dict[str, int]) -> None:
+    inputs = [Input() for _ in range(3)]
+    before, after = ({key: inputs[number] for key, number in one.items()} for one in (old, new))
+    assert list_replaced(before, after) == [key for key, number in new.items() if old.get(key) != number]

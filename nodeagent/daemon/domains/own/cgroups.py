@@ -8,6 +8,7 @@ from nodeagent.core.domains.domain import DomainInput, DomainView
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
+from nodeagent.core.model.derived import list_replaced
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.model.rotation import Rotation
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -66,7 +67,7 @@ class OwnDomain(PassiveDomain):
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
         changed = frozenset[str]()
         if cgroups is not self._cgroups or above != self._above:
-            changed = frozenset(path for path, cgroup in cgroups.items() if cgroup is not self._cgroups.get(path))
+            changed = frozenset(list_replaced(self._cgroups, cgroups))
             self._cgroups, self._above, self._all = cgroups, above, {**cgroups, **above}
         return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
