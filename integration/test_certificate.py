@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration.guest.guest import Guest
+from integration.isolation import NEW_IRQS
 from integration.node import CONFIG, ROOT, Document, Node
 from integration.test_interference import INSTANCES, INTRUDER, NOW_AND_THEN, WITHOUT_END, last_of
 from integration.test_job import BOUNDS
@@ -24,6 +25,13 @@ if ctypes.CDLL(None, use_errno=True).syscall(238, 2, ctypes.byref(mask), ctypes.
 held = b"x" * (24 << 20)
 time.sleep(0.5)
 END"""
+LARGE = "/var/tmp/large"
+"""A file without content: what is read of it takes memory of its reader, and no disk interrupts anybody."""
+SIBLINGS = INTRUDER.replace("CPUAffinity={cpu}", "AllowedCPUs=$(({cpu} ^ 1))")
+"""On the other thread of the CPU's core, by a cgroup: kernel 6.1 forgets an affinity when the cpuset of a cgroup above changes."""
+SERIAL = "/proc/irq/4/smp_affinity"
+WRITING = "taskset -cp {cpu} $$; exec 3>/dev/ttyS0; for i in {{1..2000}}; do echo >&3; done"
+"""On the CPU that the serial port interrupts. Where the CPUs of a guest run in turns, a turn on another CPU would be one interrupt."""
 OWN_CGROUP = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/..; "
 QUOTA = "echo 20000 100000"
 
@@ -45,6 +53,23 @@ class Disturbance:
 DISTURBANCES = {
     "process": Disturbance(
         "other-tasks", INTRUDER + NOW_AND_THEN, end="systemctl stop intruder", host="none", source="bash"
+    ),
+    "sibling": Disturbance(
+        "sibling", SIBLINGS + WITHOUT_END, options="--cpus 1 --memory 64Mi", end="systemctl stop intruder"
+    ),
+    "interrupts": Disturbance(
+        "interrupts",
+        f"echo {{cpu}} >{SERIAL}_list",
+        work=WRITING,
+        end=f"cat {NEW_IRQS} >{SERIAL}",
+        source="IRQ 4 ttyS0",
+    ),
+    "memory-pressure": Disturbance(
+        "memory-pressure",
+        f"truncate -s 128M {LARGE}",
+        options="--cpus 2 --memory 32Mi",
+        work=f"cat {LARGE} >/dev/null",
+        end=f"rm {LARGE}",
     ),
     "remote-memory": Disturbance("remote-memory", REMOTE, work="python3 -S /run/remote.py 1"),
     "quota": Disturbance("throttling", work=f"{OWN_CGROUP}{QUOTA} >cpu.max; {SHORT}"),
@@ -105,11 +130,13 @@ def run_disturbed(node: Node, kind: str, repeats: int) -> list[Document]:
         node.run(one.end, check=False)
 
 
-def assert_named_first(kind: str, found: list[Document], least: int) -> None:
+def assert_named_first(kind: str, found: list[Document], least: int) -> int:
+    """Assert that so many reports name the disturbance first; return how many do."""
     one = DISTURBANCES[kind]
     first = [run["disturbances"][0] for run in found if run["verdict"] == "disturbed"]
     named = [name for name in first if name["name"] == one.name and one.source in {None, name["source"]}]
     assert len(named) >= least, [(run["verdict"], run["disturbances"]) for run in found]
+    return len(named)
 
 
 def run_repeatedly(node: Node, options: str, work: str, repeats: int) -> list[Document]:
