@@ -21,14 +21,15 @@ SWEEP = {
     AWAY: (
         f"inspect {HERE}", f"inspect web {HERE}", f"interference {HERE}", f"interference web {HERE}", f"probe web {HERE}",
         "config validate --running c.yaml --socket s", "capture --config c.yaml --socket s", f"cpus web {HERE}",
-        "config reload c.yaml --socket s",
+        "config reload c.yaml --socket s", f"config show {HERE}", "config show --config none --socket s",
         "queue --socket s", "reserve --list --socket s", "reserve --cpus 2 --for 1h --socket s", f"apply ok.json --wait {HERE}",
         f"delete web --wait {HERE}", f"unpin db --wait {HERE}", "retry web --socket s", f"release web {HERE}",
         "explain web --socket s", "explain -f ok.json --socket s", "simulate -f ok.json --socket s",
     ),
     UNKNOWN: (
         "inspect --machine none", "topology --machine none", "capture --out none/file", "check --machine none",
-        "config validate none", "config show none", "config migrate-from-kubelet none", "config show bad.yaml", "report compare none none",
+        "config validate none", "config validate --running none --socket s", "config show none",
+        "config migrate-from-kubelet none", "config show bad.yaml", "report compare none none",
         f"apply none {HERE}", f"diff none {HERE}", f"delete web {HERE}", f"unpin db {HERE}", "checkpoint verify none",
         "checkpoint show none", "checkpoint convert none --to cpu-v2", "checkpoint verify ok.json", f"explain -f none {DESCRIBED}",
         f"explain web {DESCRIBED}", "simulate none", f"simulate -f none {DESCRIBED}", "fleet inspect none", "fleet diff none none",

@@ -44,7 +44,7 @@ VERSION = 1
 
 _EPILOG = """\
 exit status: 0: success, the configuration is valid; 2: `validate`, `reload`: it is invalid, or can't be applied;
-1: it could not be read or used; 3: the agent doesn't answer; 64: wrong arguments
+1: it could not be read or used; 3: the agent doesn't answer (`show` without FILE, `reload`, `validate --running`); 64: wrong arguments
 
 examples:
   nodeagent config validate /etc/nodeagent/config.yaml
