@@ -27,7 +27,7 @@ def entry(at_us: int, event: str, **fields: object) -> bytes:
 
 
 PROMISED = {("lone", "app"): frozenset({1}), ("lone", "sibling"): frozenset({2}), ("other", "app"): frozenset({2})}
-PROBLEM = "pod lone, container app: CPUs 1 of 1 are offline"
+PROBLEM = "CPUs 1 of 1 are offline"
 SHORT, KEPT = entry(50, "promise_short", problem=PROBLEM), entry(90, "promise_kept_again", problem=PROBLEM)
 LOST = (CpusChanged(0, 1_000, ALL), CpusChanged(40_000, 41_000, (0, 2, 3)), CpusChanged(80_000, 81_000, ALL))
 

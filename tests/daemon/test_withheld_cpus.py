@@ -140,7 +140,10 @@ def test_the_problem_of_a_chain_that_could_not_be_read_ends_when_it_can(
 
 
 def test_a_promise_that_cannot_be_kept_is_reported_with_its_pod_and_when_that_is_over_too(daemon: Daemon) -> None:
-    withhold(daemon, CpuSet.of(max(promised(daemon, "a"))))
+    held = promised(daemon, "a")
+    withhold(daemon, CpuSet.of(max(held)))
+    short = f"pod default/a, container app: CPUs {max(held)} of {held} are offline"
+    assert short in daemon.agent.view.problems, "by its name, not by its UID"
     daemon.files.pods = daemon.files.pods[1:]
     daemon.rest()
     lines = [line for line in daemon.said() if line["event"].startswith("promise_")]

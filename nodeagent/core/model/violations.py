@@ -95,7 +95,7 @@ class CpusOffline(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return f"pod {self.uid}, container {self.container}: CPUs {self.offline} of {self.held} are offline"
+        return f"CPUs {self.offline} of {self.held} are offline"
 
 
 class NodesGone(Struct, frozen=True):
@@ -113,8 +113,7 @@ class NodesGone(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        who = f"pod {self.uid}, container {self.container}" if self.container else f"pod {self.uid}"
-        return f"{who}: {self.resource} is allocated on NUMA nodes {self.nodes}, which are gone"
+        return f"{self.resource} is allocated on NUMA nodes {self.nodes}, which are gone"
 
 
 class NodeOverdrawn(Struct, frozen=True):
@@ -148,10 +147,7 @@ class DevicesGone(Struct, frozen=True):
     @property
     def text(self) -> str:
         which = ", ".join(self.ids)
-        return (
-            f"pod {self.uid}, container {self.container}: {which} of its {self.resource} is gone or unhealthy: "
-            "it stays allocated to this container alone"
-        )
+        return f"{which} of its {self.resource} is gone or unhealthy: it stays allocated to this container alone"
 
 
 class Shortage(Struct, frozen=True):
@@ -170,7 +166,7 @@ class Shortfall(Protocol):
 
     @property
     def text(self) -> str:
-        """Return the text that users read."""
+        """Return the text that users read after the holder."""
 
 
 class MachineChange(Struct, frozen=True):

@@ -11,6 +11,7 @@ from nodeagent.core.admission.managers import describe_suspended_plugins, shortf
 from nodeagent.core.metrics.agent_metrics import MOVED
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.reservation import ReservedRoom
+from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.violations import Shortfall
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.quiet import find_left_alone
@@ -180,7 +181,7 @@ class Reporter(Struct, frozen=True):
         all_problems = (
             *map(as_problem, self._find_conditions(memory)),
             *problems,
-            *(Problem(short.text, kind=ProblemKind.PROMISE) for short in found),
+            *(Problem(_format_holder(short, state) + short.text, kind=ProblemKind.PROMISE) for short in found),
             *(
                 Problem(text, kind=ProblemKind.REFUSED)
                 for text in describe_refused_containers(state, for_room=memory.node.config.retries_for_room)
@@ -247,3 +248,13 @@ def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
         names = {manifest.pod.uid: manifest.pod.full_name for manifest in source.pods}
         for one in [one for one in source.reservations if one.is_made]:
             yield ReservedRoom.of(one, [names[terms.uid] for terms in source.terms if terms.reservation == one.name])
+
+
+def _format_holder(short: Shortfall, state: NodeState) -> str:
+    """Format the pod and the container before the text of a shortfall. Empty if several pods are affected."""
+    if short.holder is None:
+        return ""
+    uid, container = short.holder
+    entry = state.entry(uid)
+    name = uid if entry is None else entry.pod.full_name
+    return f"pod {name}, container {container}: " if container else f"pod {name}: "

@@ -186,9 +186,7 @@ def test_a_device_that_is_gone_stays_promised_and_comes_back() -> None:
     promises = admitted(node, asking("a"))
     fewer = knowing(node, card(1, 0))
     (short,) = shortfalls(fewer, promises)
-    assert short.text == (
-        f"pod a, container app: 0000:00:00.0 of its {NIC} is gone or unhealthy: it stays allocated to this container alone"
-    )
+    assert short.text == (f"0000:00:00.0 of its {NIC} is gone or unhealthy: it stays allocated to this container alone")
     after = admit(fewer, promises, asking("b"))
     assert isinstance(after, Admitted)
     assert held(after.promises, "b") == ["0000:01:00.0"]
