@@ -18,12 +18,12 @@ PATH_MAX = 4096  # value from limits.h
 ID = re.compile(rf"[A-Za-z0-9._:@/-]{{1,{MAX_ID}}}")
 # values that the launcher writes to cpuset.cpus.partition; the agent itself may write the third value, member
 PARTITION_KINDS = ("root", "isolated")
-HOST_FILE = re.compile(  # files of host settings whose values are CPUs
+HOST_FILE = re.compile(  # files of host settings whose values are lists of CPUs
     r"/proc/irq/(default_smp_affinity|[0-9]{1,9}/smp_affinity_list)"
     r"|/sys/devices/virtual/workqueue/cpumask"
     r"|/sys/class/net/(?!\.{1,2}/)[^/\s]{1,15}/queues/(rx-[0-9]{1,5}/rps_cpus|tx-[0-9]{1,5}/xps_cpus)"
 )
-CPU_FILE = re.compile(  # files of settings of one CPU, and of boost
+CPU_FILE = re.compile(  # files with the settings of a single CPU, and files of boost
     r"/sys/devices/system/cpu/cpu[0-9]{1,4}/(power/pm_qos_resume_latency_us|cpufreq/(scaling_(governor|min_freq|max_freq)|boost))"
     r"|/sys/devices/system/cpu/(cpufreq/boost|intel_pstate/no_turbo)"
 )

@@ -53,7 +53,7 @@ MAX_RUNS = 8192
 # limit on the time from fork to exec, because a frozen cgroup or a hanging file system can block forever
 START_DEADLINE_SECONDS = 10.0
 PSEUDOTERMINAL = 136  # major device number of /dev/pts/N (UNIX98_PTY_SLAVE_MAJOR)
-KILL_SECONDS = 5.0  # time after the last SIGKILL until the launcher gives up processes that can't be killed
+KILL_SECONDS = 5.0  # time after the last SIGKILL until the launcher gives up on processes that can't be killed
 
 
 def now_ms() -> int:

@@ -15,7 +15,7 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_colour(choice: str) -> bool:
-    """Tell whether stdout shows colours, according to https://no-color.org and terminfo's `dumb`."""
+    """Return whether to colour stdout. NO_COLOR (https://no-color.org) and TERM=dumb turn colours off."""
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

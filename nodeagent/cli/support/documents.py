@@ -88,7 +88,7 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:
-        kind = 0  # the file doesn't exist, or can't be written: the write reports the reason
+        kind = 0  # either the file doesn't exist yet, or it isn't accessible and the write below reports the reason
     if kind not in {0, stat.S_IFREG}:
         raise state_files.StateFileError(
             f"cannot write {path}: it is a directory, link, device, FIFO or socket",

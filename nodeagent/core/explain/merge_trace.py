@@ -87,7 +87,7 @@ class MergeTrace(Struct, frozen=True):
     instead_of: NumaSet | None = None
     """Result of the merge before a set for both CPUs and memory replaced it (sameNumaNodes). None means that the result wasn't replaced."""
     silent: tuple[str, ...] = ()
-    """Requested memory resources without a hint. As in kubelet, the memory manager gives no hint for a resource that is short."""
+    """Requested memory resources without a hint. As in kubelet, the memory manager gives no hint for a resource with too little free."""
     events: tuple[ResourceEvent, ...] = ()
     """Events that resources report before their hints, for example answers of CPU plugins."""
 

@@ -1,4 +1,4 @@
-"""The managers' metrics: kubelet's names, types, labels and help texts in one table, and the deltas as constants."""
+"""Metrics of kubelet's managers: a table of kubelet's names, types, labels and help texts, and constants for the increments."""
 
 from functools import lru_cache
 

@@ -143,7 +143,7 @@ class Pod(Struct, frozen=True, dict=True):
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
     is_isolated: bool = False
-    """Annotation: the kernel balances no load over the pod's exclusive CPUs, provided that they are isolated from the host."""
+    """Annotation: the kernel doesn't balance load across the pod's exclusive CPUs, provided that they are isolated from the host."""
     quiet: QuietRequest | None = None
     """Annotation: settings of the cores with the pod's exclusive CPUs, while the pod runs."""
     process: ProcessSettings = ProcessSettings()

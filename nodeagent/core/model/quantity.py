@@ -135,7 +135,7 @@ def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
     if nano > _MAX_NANO:
         return False
     if suffix in _BINARY:
-        # In Go's ParseQuantity, the precision is 15 - len(num) - exponent*3/10 - 1, without a fraction.
+        # For a number without a fraction, Go's ParseQuantity computes the precision 15 - len(num) - exponent*3/10 - 1.
         return not fraction and 14 - len(whole) - (_BINARY[suffix].bit_length() - 1) * 3 // 10 >= 0
     power = int(suffix[1:]) if len(suffix) > 1 else _DECIMAL_POWER[suffix]
     return power >= len(fraction) and len(whole) + len(fraction) <= 18

@@ -158,10 +158,10 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that are the intersection of one set from each cover.
+    """Find the best `count` nodes of `universe` that remain when one set of nodes is taken from each cover and all these sets are intersected.
 
-    Every other node is missing from at least one set. The same cover may be given several times. No cover may be empty, and the universe of
-    each cover must contain `universe`.
+    A cover is a set of nodes with enough free resources (see `Cover`). The same `Cover` may be given several times. None may be empty, and
+    each must have all nodes of `universe`.
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
@@ -209,7 +209,7 @@ def _find_fittest(
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:
-            # An earlier visit with the same state and a lower mask left the same nodes undecided, so this visit finds nothing better.
+            # An earlier visit with the same state and the same undecided nodes had a mask that is no higher, so this visit finds nothing better.
             if seen.get((position, left, state, kept_kinds), kept + 1) <= kept:
                 continue
             seen[position, left, state, kept_kinds] = kept

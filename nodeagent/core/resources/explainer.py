@@ -46,7 +46,7 @@ class SoughtAmount(Struct, frozen=True):
     floor: int
     """Smallest allowed amount."""
     shared: int
-    """Part of the amount that doesn't request exclusive CPUs."""
+    """Part of the requested amount that isn't for exclusive CPUs."""
     least_demand: PodDemand
     """Demand of the pod if it requested an amount of 1 of this resource."""
     demand: PodDemand

@@ -83,7 +83,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 class _QueueLook(NamedTuple):
     waits: Waiting | None = None
-    """Reason why the pod isn't decided now. None means that the pod can be decided."""
+    """Reason why the decision on the pod must wait. None means that the decision can be made now."""
     was_examined: bool = False
     """Whether the turn has examined an earlier start of the job, before jobs ahead of it in the queue."""
     stays_due: bool = False

@@ -1,1 +1,1 @@
-"""Reports of the agent: logs, metrics, problems, and the APIs of the agent."""
+"""Ways in which the agent reports its state: logs, metrics, problems and APIs."""

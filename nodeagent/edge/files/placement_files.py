@@ -68,7 +68,9 @@ class PlacementFiles:
             raise _make_error("read", self._directory, err) from err
 
     def read(self, pods: Collection[str] | None = None) -> dict[str, bytes | None]:
-        """Return the content of each file by name. The content is None for an entry that `write` didn't create and for an empty directory.
+        """Return the content of each file by its path in the directory.
+
+        A path that `write` didn't create, and an empty directory, have None instead of a content.
 
         Args:
             pods: the pods whose files are read. None means all.

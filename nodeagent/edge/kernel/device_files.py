@@ -10,7 +10,7 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Limit on directories searched below a function. A card with 128 RDMA queues has about a thousand."""
+"""Limit on the directories searched below a PCI function. A card with 128 RDMA queues has about a thousand."""
 _SKIPPED_DIRECTORIES = frozenset(
     {"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"}
 )

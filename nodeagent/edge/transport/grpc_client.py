@@ -157,7 +157,7 @@ class GrpcClient:
 
     def _connect(self) -> None:
         try:
-            # settimeout isn't used: connect would then fail at once while the backlog is full (unix(7), EAGAIN).
+            # With settimeout, connect would fail at once while the backlog is full (unix(7), EAGAIN).
             seconds = _CONNECT_SECONDS if self._until is None else self._seconds_left(self._until)
             timeval = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1_000_000)))
             self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)

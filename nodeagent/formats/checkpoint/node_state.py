@@ -38,8 +38,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 2
-"""Latest version of the format. A state that nodeagent 0.1 would read correctly keeps version 1, so that 0.1 refuses
-only other states.
+"""Latest version of the format. A state is written as version 1 if nodeagent 0.1 can read it correctly. Release 0.1 refuses later versions.
 """
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20

@@ -16,7 +16,8 @@ from nodeagent.core.model.pod import Container
 MAX_PROCESS_BYTES = 128 * 1024
 """Limit on all strings as JSON, because a start request must fit into one packet to the launcher. The kernel limits each string, too."""
 RESERVED_PREFIX = "NODEAGENT_"
-"""Prefix of the variables that only the agent sets (placement_variables.py). Manifests can't set them, because a variable has one value."""
+"""Prefix of the variables that only the agent sets (placement_variables.py). A manifest can't set such a variable: the agent's value would
+overwrite the manifest's."""
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 

@@ -15,7 +15,8 @@ _PIECE = 2048
 """Limit, in characters, up to which two neighbouring pieces are joined. Longer texts remain lists of pieces."""
 
 Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
-"""Entries in order: pieces of the file's text, to be joined by commas, and of the hashed text, to be joined by blanks.
+"""Pieces of two texts, in the order of the pods: of the text for the file, to be joined by commas, and of the text that the checksum is
+computed from, to be joined by spaces.
 """
 
 NO_PIECES: Pieces = ((), ())

@@ -33,7 +33,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class StartStage(StrEnum):
-    """Stage at which a start failed. Up to the stage `cgroup`, no process was in the container's cgroup."""
+    """Stage at which a start failed. At the stage `cgroup` and before, no process has entered the container's cgroup yet."""
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed

@@ -66,7 +66,7 @@ class Frame(Struct, frozen=True):
     heading: int
     """Index of the line with the table's heading."""
     offset: int
-    """Number of scrolled rows, limited by the number of rows."""
+    """Number of rows that were scrolled past, at most the number of all rows."""
     page: int
     """Number of visible rows."""
 

@@ -159,7 +159,7 @@ class ScenarioDevices:
         return {}
 
     def note_allocation(self, container: str | None, promises: Promises, *, is_refused: bool) -> None:
-        """Complete the calls for a container. kubelet writes the file if the container got devices."""
+        """Add the container's name to the new calls of device plugins. If the container got devices, write kubelet's device checkpoint."""
         new, self._unnamed = self.calls[self._unnamed :], len(self.calls)
         for call in new:
             call["container"] = container

@@ -52,7 +52,7 @@ class Occupant(Struct, frozen=True):
     wanted: WantedPlacement | None
     """Desired placement. None means that there was no decision on the container."""
     id: str = ""
-    """ID of the runtime's container. Empty means that the runtime can't change the cgroup."""
+    """ID of the container in the runtime. Empty means that the runtime can't change the container's cgroup."""
     has: NriResources = NriResources()
     """Current values of the cgroup."""
 

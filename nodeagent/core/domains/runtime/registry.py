@@ -56,7 +56,7 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
-"""Limit on the characters of a container's name in a message. Names in Kubernetes have no more."""
+"""Longest container name in a message, in characters. Kubernetes allows no longer names."""
 
 _EVENTS = {
     Event.CREATE_CONTAINER: ContainerEvent.CREATE,
@@ -252,7 +252,7 @@ class _ContainerReport(Struct, frozen=True):
     change: NriResources = NriResources()
     """Changed amounts of an update."""
     wanted: WantedPlacement | None = None
-    """Desired placement of the key, if the containers were listed. None means that the key has no allocation."""
+    """Desired placement of the container, for the event that lists all containers. None means that nothing is allocated to it."""
     is_due: bool = False
     """Whether there is more room than at the decision that refused the key."""
 

@@ -33,5 +33,5 @@ def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
 
 
 def drop_released_claims(held: PodPromises) -> PodPromises:
-    """Return a pod's holdings, without claimed devices that ended containers have released."""
+    """Return a pod's holdings without the claimed devices that its ended containers have released."""
     return held.having(ClaimHoldings(find_held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -239,11 +239,11 @@ class _Placing:
         return ("", device.address) not in self._taken_keys
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose devices for each request: CPUs first, then memory, then cards. Within a kind, the request with the fewest candidates comes
-        first.
+        """Choose devices for each request: CPUs first, then memory, then PCI cards. Within a kind, the request with the fewest candidates
+        is served first.
 
         Raises:
-            _MisfitError: this way doesn't meet the claims.
+            _MisfitError: the `allowed` devices within `mask` can't serve all requests.
         """
         draft = _Draft(default_set(promises))
         order = sorted(

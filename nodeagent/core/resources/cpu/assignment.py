@@ -99,8 +99,8 @@ class _Picker:
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # Groups are listed when a phase starts. A group in two larger groups is listed twice. With averages, a core is listed even if one
-        # of its CPUs is in use.
+        # A group that is part of two larger groups is listed twice, and may have been taken meanwhile. Under kubelet's erratum of average
+        # group sizes, a core is listed even if one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:

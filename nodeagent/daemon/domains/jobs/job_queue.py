@@ -87,7 +87,7 @@ class JobQueue:
             entry, uid = state.entry(record.pod.uid), record.pod.uid
             is_waiting = entry is None or entry.refusal is not None
             if entry is None or (is_waiting and not record.ticket):
-                continue  # the job isn't decided yet, or is being refused
+                continue  # there is no decision on the job yet, or the job is being refused
             start_ms = expected.starts.get(uid) if is_waiting else None
             shown[uid] = ShownJob(
                 record.pod,

@@ -302,7 +302,7 @@ class JobRequests:
         """Return the limits of a user who may run jobs. None means that the user has no limits.
 
         Raises:
-            JobRequestError: the user may run no jobs.
+            JobRequestError: the user isn't allowed to run jobs.
         """
         if user in self._limits.unbounded:
             return None
@@ -311,7 +311,8 @@ class JobRequests:
     async def _request(
         self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
     ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
-        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. Errors close the owner.
+        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. After an error, the handle of the
+        owner's process is closed.
 
         Raises:
             NodeAgentError: the job could not be requested.
