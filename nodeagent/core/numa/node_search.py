@@ -158,7 +158,7 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that remain when one set of nodes is taken from each cover and all these sets are intersected.
+    """Find the best `count` nodes of `universe` that remain when one set of nodes is taken from each cover and these sets are intersected.
 
     A cover is a set of nodes with enough free resources (see `Cover`). The same `Cover` may be given several times. None may be empty, and
     each must have all nodes of `universe`.
@@ -209,7 +209,7 @@ def _find_fittest(
                 best, best_cost = found, cost
             continue
         if distances is None and is_allowed is None:
-            # An earlier visit with the same state and the same undecided nodes had a mask that is no higher, so this visit finds nothing better.
+            # An earlier visit with the same state and undecided nodes had a mask that is no higher, so this visit finds nothing better.
             if seen.get((position, left, state, kept_kinds), kept + 1) <= kept:
                 continue
             seen[position, left, state, kept_kinds] = kept

@@ -311,8 +311,8 @@ class JobRequests:
     async def _request(
         self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
     ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
-        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. After an error, the handle of the
-        owner's process is closed.
+        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. After an error, the
+        handle of the owner's process is closed.
 
         Raises:
             NodeAgentError: the job could not be requested.

@@ -125,8 +125,8 @@ class CgroupReadings:
         return self._known
 
     def _find_beside_partitions(self, own: frozenset[str]) -> list[str]:
-        """Return the cgroups whose effective CPUs may have changed together with a partition: their `cpuset.cpus` is empty, or contains some of
-        the partition's CPUs.
+        """Return the cgroups whose effective CPUs may have changed together with a partition: their `cpuset.cpus` is empty, or contains
+        some of the partition's CPUs.
         """
         changed = self._changed_partitions | {
             path
