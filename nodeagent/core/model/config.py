@@ -169,7 +169,10 @@ class Placement(Struct, frozen=True):
         return self.topology_manager_scope == "pod" and self.topology_manager_policy != "none"
 
     def gate(self, name: str) -> bool:
-        return dict(self.feature_gates).get(name, DEFAULT_GATES[name])
+        for gate, is_on in self.feature_gates:
+            if gate == name:
+                return is_on
+        return DEFAULT_GATES[name]
 
 
 DEFAULT_WEIGHT = 100

@@ -55,4 +55,7 @@ def freed_fields(held: PodPromises) -> Document:
 
 
 def _merge_documents(documents: Iterable[Document]) -> Document:
-    return {name: value for document in documents for name, value in document.items()}
+    merged: Document = {}
+    for document in documents:
+        merged |= document
+    return merged
