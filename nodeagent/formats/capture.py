@@ -1,4 +1,4 @@
-"""Captures (`nodeagent capture`). A capture is one file with a node, for tests, bug reports and offline use with every command.
+"""Captures (`nodeagent capture`). A capture is one file that describes a node, for tests, bug reports and offline use with every command.
 
 A capture has the machine's files, the agent's allocations and configuration, and the observed cgroups and processes.
 Commands, arguments and environments of containers are left out, because they may be secret. docs/capture.md describes
@@ -37,9 +37,9 @@ VERSION = 1
 """Version of the format. The version doesn't change with new fields, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Key, next to a cgroup's files, for CPUs that the cgroup's processes may use but should not."""
+"""Name, next to the names of a cgroup's files, of an entry with CPUs that the cgroup's processes may use but should not."""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
-"""Keys, next to the files of a unit's cgroup, for the properties set in systemd."""
+"""Names, next to the names of the files of a unit's cgroup, of the entries for the properties set in systemd."""
 LEFT_OUT = ("left-out",)
 """Text that replaces a container's command."""
 
@@ -66,7 +66,7 @@ class Capture(Struct, frozen=True):
     sample: SysfsSample
     observation: Observation
     agent: NodeView | None = None
-    """The agent's view. None if there was neither an agent nor a configuration."""
+    """The agent's view of the node. None if there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
     devices: SysfsSample | None = None
     """Files of PCI devices. None if they were not read, as in captures of older versions."""
@@ -78,7 +78,7 @@ def encode_capture(capture: Capture) -> str:
 
 
 def capture_document(capture: Capture) -> Document:
-    """Format a capture as JSON values, without secrets and the agent's paths."""
+    """Format a capture as JSON values, without secrets and without the agent's paths."""
     observed, view, cgroups = capture.observation, None, None
     if capture.agent is not None:
         view = view_document(replace(capture.agent, state=without_secrets(capture.agent.state)))
@@ -123,7 +123,7 @@ def capture_document(capture: Capture) -> Document:
 
 
 def _format_sample(sample: SysfsSample) -> Document:
-    """Format a sample. Values that change all the time, and unneeded values that may be secret, are left out."""
+    """Format a sample of /sys and /proc. Values that change all the time, and unneeded values that may be secret, are left out."""
     files = {}
     for path, text in sample.files.items():
         name = path.rpartition("/")[2]
@@ -156,7 +156,7 @@ def without_secrets(state: NodeState) -> NodeState:
 
 
 def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
-    """Format the files of a cgroup as the kernel does."""
+    """Format the contents of a cgroup's files as the kernel does."""
     files = {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),
         "cgroup.subtree_control": " ".join(sorted(observed.subtree_control)),
@@ -177,7 +177,7 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Decode a capture. If the document is of another kind, such as a described machine, return the document undecoded.
+    """Decode a capture. If the document is of another kind, such as the description of a machine, return the document undecoded.
 
     Raises:
         CaptureError: the document is invalid; the error names the field.

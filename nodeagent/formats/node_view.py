@@ -38,8 +38,8 @@ class Observation(Struct, frozen=True):
     at_ms: int = 0
     page_bytes: int = 4096
     cgroups: ObservedCgroups | None = None
-    """Cgroups by path below the pods' cgroup, which is "". None means that the pods' cgroup was not found or not
-    readable. No values are compared then.
+    """Cgroups by path below the pods' cgroup, which is "". None means that the pods' cgroup was not found or not readable. Desired and
+    actual values are then not compared.
     """
     problems: tuple[str, ...] = ()
     """Errors from reading the cgroups."""
@@ -126,8 +126,8 @@ class NodeView(Struct, frozen=True, dict=True):
         return f"{self._pods_cgroup}/{path}" if where is None else f"/{where}"
 
     def shown_cgroup(self, path: str) -> str:
-        """Return the path of a cgroup as shown to people: relative to the pods' cgroup, or absolute if the cgroup is
-        outside.
+        """Return the path of a cgroup as shown to people: relative to the pods' cgroup, or absolute if the cgroup is outside the pods'
+        cgroup.
         """
         where = self._path_outside(path)
         return path if where is None else f"{_CGROUPS}{where}"

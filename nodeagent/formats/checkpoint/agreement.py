@@ -16,7 +16,7 @@ _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
 
 
 class Disagreement(Struct, frozen=True, order=True):
-    """A value that differs between file and state. An empty text means that the value is missing on that side."""
+    """A value that differs between kubelet's file and nodeagent's state. An empty text means that the file or the state lacks the value."""
 
     pod: str
     """UID of the pod. Empty for a value of the node."""
@@ -29,7 +29,7 @@ class Disagreement(Struct, frozen=True, order=True):
 
 _Key = tuple[str, str, str]
 _Value = tuple[str, Any]
-"""Text for output, and the value to compare."""
+"""A value as text for output, and in the form in which it is compared."""
 
 
 def check_state(state: Checkpoint) -> None:
@@ -44,7 +44,7 @@ def check_state(state: Checkpoint) -> None:
 
 
 def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
-    """Compare a file with the node's state. Answers of device plugins are compared but not printed.
+    """Compare a file of kubelet with the node's state. Answers of device plugins are compared but not printed.
 
     Raises:
         CheckpointError: the file can't be compared.

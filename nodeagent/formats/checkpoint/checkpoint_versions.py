@@ -65,16 +65,16 @@ class Checkpoint(Struct, frozen=True):
     checksum: str
     """Checksum as stored in the file."""
     policies: Mapping[str, str]
-    """Policies by configuration field."""
+    """Names of the managers' policies by configuration field."""
     promises: Promises
     by_id: Mapping[str, CpuSet] = field(default_factory=dict)
-    """CPU sets by container ID. Only version 1 of the CPU file has them."""
+    """CPU sets by container ID. Only version 1 of cpu_manager_state contains them."""
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Healthy devices by resource. Only the device manager's file has them."""
+    """IDs of healthy devices by resource. Only the device manager's file contains them."""
     saved: SavedState | None = None
     """Contents of `nodeagent_state`. None for a file of kubelet."""
     problem: str | None = None
-    """Reason why the file must not be used."""
+    """Reason why the file must not be used. None means that the file can be used."""
     note: str | None = None
 
 
@@ -82,7 +82,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
     """Read a file of any version.
 
     Raises:
-        CheckpointError: the content is not a checkpoint, or is too damaged.
+        CheckpointError: the content is not a checkpoint, or is too damaged to be read.
     """
     if not content.strip():
         raise CheckpointError(
@@ -262,9 +262,8 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert the contents to another version, one of WRITABLE. `containers` has the owners of container IDs, which
-    conversions from and to version 1 of the CPU file need. With `lossy`, values that the version can't express are left
-    out.
+    """Convert the contents to another version, one of WRITABLE. `containers` gives the pod and container of each container ID, which
+    conversions from and to version 1 of the CPU file need. With `lossy`, values that the version can't express are left out.
 
     Raises:
         CheckpointError: the contents are damaged, or the version can't express them.
@@ -312,7 +311,7 @@ _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER
 
 
 def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Return the allocations by pod and container. For CPU sets by container ID, the pods and containers are looked up."""
+    """Return the allocations by pod and container. For CPU sets by container ID, look up the pods and containers."""
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:

@@ -94,7 +94,7 @@ def decode_cpu_state(
     Args:
         text: the content of the file.
         pod_level: the gate PodLevelResourceManagers, with which version 3 is tried first.
-        initial: the containers known at the start, for version 1.
+        initial: the containers known when the file is read, by ID, which version 1 needs.
         newer: also decode the versions of kubelet 1.37.
     """
     try:
@@ -117,7 +117,7 @@ def decode_cpu_state(
 
 
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
-    """Decode version 4 (kubelet 1.37), which has a string of JSON with a checksum. None means that the file has another version."""
+    """Decode version 4 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file has another version."""
     try:
         outer = fields(document, ("data", "dataChecksum"))
         data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
@@ -243,7 +243,7 @@ class CpuContents(Struct, frozen=True):
     entries: Mapping[str, Sets]
     """CPU sets by pod UID."""
     containers: Mapping[str, str]
-    """CPU sets by container ID. Only version 1 has them, because it doesn't have pods."""
+    """CPU sets by container ID. Only version 1 contains them, because it doesn't name pods."""
     pods: Mapping[str, CpuSet]
     checksum: int
 

@@ -77,7 +77,7 @@ class DeviceContents(Struct, frozen=True):
 
     entries: tuple[_Entry, ...]
     registered: Mapping[str, tuple[str, ...]]
-    """IDs of the devices that were healthy, by resource."""
+    """IDs of the devices that were healthy when the file was written, by resource."""
     checksum: int
     """Checksum as stored in the file."""
 

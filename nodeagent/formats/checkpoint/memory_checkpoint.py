@@ -73,8 +73,8 @@ def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: P
 
 
 _encode_without_pods = lru_cache(maxsize=4)(_encode_file)
-"""Encoder of the file if no pod has memory, such as under policy None. The text is cached, because it stays the same
-after each decision.
+"""Encoder of the file if no pod holds memory, for instance under policy None. The text is cached, because it stays the same after each
+decision.
 """
 
 
@@ -218,7 +218,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 class MemoryContents(Struct, frozen=True):
-    """Contents of a file. Nulls are kept, because they affect the checksum."""
+    """Contents of a file of version 1 or 2. Nulls are kept, because they affect the checksum."""
 
     policy: str
     machine: dict[int, _RawNode | None] | None
@@ -330,7 +330,7 @@ def _parse_blocks(value: object) -> _RawBlocks:
 
 
 def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
-    """Decode version 3 (kubelet 1.37), which has a string of JSON with a checksum. None means that the file has another version."""
+    """Decode version 3 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file has another version."""
     outer = fields(document, ("data", "dataChecksum"))
     data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     if not data and not checksum:

@@ -57,20 +57,20 @@ class NodeStateError(SealError):
 class SavedState(Struct, frozen=True):
     state: NodeState
     policies: Mapping[str, str]
-    """Policies at the time of the allocations, by configuration field."""
+    """Policies under which the allocations were made, by configuration field."""
 
 
 def policies_of(placement: Placement) -> dict[str, str]:
-    """Return the policies that a saved state depends on."""
+    """Return the policies that a saved state depends on, by configuration field."""
     return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
 
 
 class StateEncoder:
-    """Encoder of consecutive states. Entries that did not change since the previous state are not encoded again."""
+    """Encoder of consecutive states. Pods' entries that haven't changed since the previous state are not encoded again."""
 
     def __init__(self) -> None:
         self._encoded: dict[int, tuple[PodEntry, str]] = {}
-        """Entries of the last state and their texts, by the object identity of the entry."""
+        """Pods' entries of the last state and their texts, by the object identity of the entry."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
         keys = list(map(id, state.entries))
@@ -191,7 +191,7 @@ def _encode_runtime(registry: Registry) -> Document | None:
 
 
 def _encode_books(promises: Promises) -> Document:
-    """Return all fields of the promises except the pods."""
+    """Encode all fields of the promises except the pods."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
@@ -276,12 +276,12 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
 
 
 def _has_new_domain(entry: PodEntry) -> bool:
-    """Tell whether the entry has a domain that nodeagent 0.1 doesn't know. nodeagent 0.1 would treat such a pod as the agent's own."""
+    """Tell whether a pod's entry has a domain that nodeagent 0.1 doesn't know. Release 0.1 would treat such a pod as the agent's own."""
     return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
 def _domain_of_source(source: str) -> str:
-    """Return the domain of an entry without a domain, which nodeagent 0.1 wrote."""
+    """Return the domain of a pod's entry that nodeagent 0.1 wrote without a domain."""
     return source if source == "containerd" else OWN
 
 

@@ -18,7 +18,7 @@ def make_reservation(
     """Create a reservation.
 
     Raises:
-        PodOptionError: no job can have this name or these amounts, or a resource other than CPUs and memory would be reserved.
+        PodOptionError: a job can't have this name or these amounts, or a resource other than CPUs and memory would be reserved.
     """
     if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
         raise PodOptionError(

@@ -20,7 +20,7 @@ class SealError(NodeAgentError):
 
 
 def seal(body: bytes, form: str, version: int) -> bytes:
-    """Add the header line to a content, which must be a single line. `form` names the content's format."""
+    """Add the header line to a file's content, which must be a single line. `form` names the content's format."""
     header = {"format": form, "version": version, "sha256": sha256_hex(body)}
     return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body + b"\n"
 

@@ -1,6 +1,6 @@
 """Parser of a configuration with the fields of KubeletConfiguration and of the agent. All errors are reported at once.
 
-The parser doesn't need the machine of the configuration.
+The parser doesn't need to know the machine that the configuration is for.
 """
 
 import difflib
@@ -67,7 +67,7 @@ _MAX_TASKS = 2**22
 _MAX_INT32 = 2**31 - 1
 _MAX_PROFILES = 32
 _MAX_SHARES = 32
-"""Limit on the shares of users and groups. Each request for a job looks some of them up."""
+"""Maximum number of configured shares of users and groups. Each request for a job looks some of them up."""
 _MAX_WEIGHT = 10_000
 Judge = Callable[[Config], Iterable[StartRefused]]
 
@@ -89,8 +89,8 @@ def parse_config(content: bytes, source: str) -> Config:
 def judge_config(
     content: bytes, source: str, judge: Judge = find_impossible
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors on every machine.
-    `judge` is called even after findings.
+    """Parse a configuration that may be invalid. `judge` finds further errors, by default those that are errors on every machine. `judge`
+    is called even after findings.
 
     Returns:
         The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
@@ -306,9 +306,7 @@ class _ConfigReader:
         return None if text in {"0%", "100%"} else number
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read the placement. `amounts` has the reserved amounts. A percentage threshold is added once the machine is
-        known.
-        """
+        """Read the placement. `amounts` gives the reserved amounts. A threshold in percent is added once the machine is known."""
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -536,7 +534,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_job_share(fields: Fields) -> JobShare:
-    """Read the weight and the limits for the jobs of a user."""
+    """Read the weight of a user and the limits for the user's jobs."""
     bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
     for key, bound in bounds.items():
         if bound is not None and bound.nano <= 0:
@@ -551,7 +549,7 @@ def _read_job_share(fields: Fields) -> JobShare:
 
 
 def _read_run_thresholds(fields: Fields) -> tuple[tuple[str, int], ...]:
-    """Read the thresholds of a node or a profile."""
+    """Read the thresholds for the runs on a node or with a profile."""
     given = fields.object("runThresholds")
     if given is None:
         return ()

@@ -34,7 +34,7 @@ class _Form(Struct, frozen=True):
 
     name: str
     group: str = ""
-    """Start of `apiVersion`. Documents of a form without it have no `kind`, and are known by their fields or flags."""
+    """Start of `apiVersion`. Empty for documents without `apiVersion` and `kind`, which are recognised by their fields or flags."""
     kinds: tuple[str, ...] = ()
     fields: _Path = ()
     """Path of the object with the fields."""
@@ -98,7 +98,7 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
     """Find the configuration in a text: YAML, JSON or a command line.
 
     Returns:
-        None if nothing is readable. The findings say why.
+        The fields of the configuration. None if nothing is readable; the findings then say why.
     """
     text = content.decode("utf-8", "replace")
     if is_command_line(text):

@@ -26,9 +26,9 @@ class NriConfig(Struct, frozen=True):
     """NRI settings of containerd. Each setting is None if no file contains it."""
 
     is_off: ConfiguredValue | None = None
-    """Setting with a boolean value."""
+    """Whether NRI is off, with the file that says so."""
     socket: ConfiguredValue | None = None
-    """Setting with a path as its value."""
+    """Path of NRI's socket, with the file that sets it."""
     registration_timeout_ms: ConfiguredValue | None = None
     request_timeout_ms: ConfiguredValue | None = None
 
@@ -38,7 +38,7 @@ class ContainerdConfigError(ValueError):
 
 
 def read_imports(content: bytes, path: str) -> tuple[str, ...]:
-    """Return the patterns of the imported files, in the order in a file.
+    """Return the patterns of the imported files, in the order in which the file lists them.
 
     Raises:
         ContainerdConfigError: the file can't be read.

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[^\s/]{1,64}")
 
 
 def read_devices(items: tuple[Fields, ...], owner: Fields) -> tuple[DeviceSelection, ...]:
-    """Read the entries of the field. `owner` is the object that contains the field."""
+    """Read the items of the field `devices`. `owner` is the object that contains the field."""
     found: dict[str, DeviceSelection] = {}
     variables: dict[str, str] = {}
     for item in items:

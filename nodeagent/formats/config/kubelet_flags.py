@@ -93,7 +93,7 @@ def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag
 
 
 def join_entries(first: MapEntry, second: MapEntry) -> MapEntry:
-    """Join two values of a field. Objects and lists are combined. Of other values, the second one counts."""
+    """Join two values of a field. Objects and lists are combined. For any other kind of value, the second one counts."""
     match first.value, second.value:
         case MapNode(entries=before), MapNode(entries=after):
             merged = {entry.key: entry for entry in (*before, *after)}

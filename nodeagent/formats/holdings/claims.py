@@ -10,7 +10,7 @@ Document = dict[str, Any]
 
 
 def encode_claims(held: ClaimHoldings) -> Document:
-    """Encode the allocations of a pod's claims."""
+    """Encode the allocations of a pod's resource claims."""
     claims = [
         {
             "claim": claim.claim,

@@ -36,9 +36,7 @@ def format_value(value: Value) -> str:
 
 
 def format_for_write(attribute: Attribute, value: Value) -> str:
-    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because writing zero bytes never
-    reaches the kernel.
-    """
+    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because the kernel never sees a write of zero bytes."""
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
 
 

@@ -39,9 +39,9 @@ class CpuCounts(Struct, frozen=True):
     """One sample of a file, with unparsed rows."""
 
     columns: tuple[int, ...]
-    """CPU numbers. /proc/interrupts has online CPUs only."""
+    """Number of the CPU of each column. /proc/interrupts has columns for online CPUs only."""
     rows: Mapping[bytes, bytes]
-    """Text after the colon, by label."""
+    """Text of each row after the colon, by the label before the colon."""
 
 
 class Increase(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Increase(Struct, frozen=True):
 
 
 def parse_cpu_counts(text: bytes) -> CpuCounts | None:
-    """Split one of the files into rows. None means that the text has another form."""
+    """Split the text of one of the two files into rows. None means that the text has another form."""
     head, *lines = text.splitlines() or [b""]
     names = head.split()
     if not names or not all(name.startswith(b"CPU") and name[3:].isdigit() for name in names):
@@ -68,8 +68,8 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row on these CPUs between two samples.
 
-    A CPU that came online in between is left out. A counter that was reset counts from 0, because the interrupt number
-    was freed and perhaps reassigned. An overflow is corrected.
+    A CPU that came online between the samples is left out. A counter that was reset counts from 0, because the interrupt number was freed
+    and perhaps reassigned. An overflow is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
@@ -113,7 +113,7 @@ def softirq_kind(row: Increase) -> str:
 
 
 def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
-    """Split a row into its columns and its last word. Rows without a count per CPU, such as ERR and MIS, have no columns."""
+    """Split a row into its columns and its last word. The result for a row without a count per CPU, such as ERR or MIS, has no columns."""
     words = row.split(None, count)
     if len(words) < count or not b"".join(words[:count]).isdigit():
         return [], ""

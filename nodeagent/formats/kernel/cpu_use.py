@@ -16,7 +16,7 @@ _IDLE = 0
 """ID of every CPU's idle task."""
 _WRAP = 2**64
 _MOST_FILTER_CHARACTERS = 3500
-"""Limit on the length of a trigger's filter, because filter and keys must fit into one page."""
+"""Maximum length of a trigger's filter in characters, because filter and keys must fit into one page."""
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """Softirqs by vector (include/linux/interrupt.h), with the names in /proc/softirqs."""
 
@@ -36,7 +36,7 @@ class CpuHistograms(Struct, frozen=True):
     switches: Counted
     interrupt_entries: Counted
     interrupt_exits: Counted
-    """Histogram of exits, which was started before the histogram of entries."""
+    """Histogram of exits from interrupt handlers. It was started before the histogram of entries."""
     softirq_entries: Counted
     softirq_exits: Counted
     forks: bytes
@@ -92,7 +92,7 @@ class CpuUse(Struct, frozen=True):
     exiting: frozenset[int]
     """Tasks that were already exiting when counting began."""
     unobserved: CpuSet
-    """CPUs without a task switch. One task or the idle task ran there all the time."""
+    """CPUs without a task switch during the measurement. One task or the idle task ran there all the time."""
     dropped: int
     """Events that didn't fit into the kernel's tables. If there are any, counts are too small and times may be wrong.
     """
@@ -163,8 +163,8 @@ def descendants(children: Mapping[int, Iterable[int]], ancestors: Iterable[int])
 def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet) -> tuple[TaskRun, ...]:
     """Return the runs of all tasks. Each switch ends a run of one task and starts a run of another.
 
-    Times are relative to the start of the measurement. Of an earlier run, only the part after this start counts. A run
-    that continues to the end has no end event, so its sum lacks the measured time and is negative.
+    Times are relative to the start of the measurement. If a run began earlier, only its part after this start counts. A run that continues
+    to the end has no end event, so its sum lacks the measured time and is negative.
     """
     sums_ns: dict[tuple[int, int], int] = defaultdict(int)
     begun: dict[tuple[int, int], int] = defaultdict(int)

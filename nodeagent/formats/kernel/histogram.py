@@ -20,7 +20,7 @@ class Row(Struct, frozen=True):
     keys: tuple[int, ...]
     """Values of the keys, in the trigger's order. For a task, the value is the task's ID."""
     name: str
-    """Name that the row's task had when the row was created. Empty if no key is a task."""
+    """Name that the row's task had when the row was created. Empty if none of the keys is a task."""
     hits: int
     sum: int
     """Sum of the value modulo 2**64. 0 if the trigger has no value."""
@@ -40,7 +40,7 @@ def parse_histogram(
     Args:
         text: the content.
         keys: the names of the keys in the trigger's order.
-        value: the name of the summed value. None means that hits are only counted.
+        value: the name of the summed value. None means that the trigger only counts hits.
         task: the key that is shown with the task's name (`.execname`).
 
     Raises:

@@ -2,14 +2,14 @@
 
 _SHARES = ("some", "full")
 PRESSURES = (("cpu", "some"), ("cpu", "full"), ("memory", "some"), ("memory", "full"), ("irq", "full"))
-"""Resources and shares for which the kernel measures the pressure of a cgroup."""
+"""Pairs of resource and share of the waiting tasks (`some` or `full`) for which the kernel measures a cgroup's pressure."""
 
 
 def parse_pressure_us(text: str) -> dict[str, int]:
     """Parse a pressure file, such as `cpu.pressure`.
 
     Returns:
-        Microseconds for which some or all tasks have waited, by `some` and `full`. Lines in another form are left out.
+        Microseconds for which some tasks (`some`) or all tasks (`full`) have waited, by this word. Lines in another form are left out.
     """
     found = {}
     for line in text.splitlines():

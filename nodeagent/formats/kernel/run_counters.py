@@ -30,13 +30,13 @@ _STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "s
 
 
 class FileTexts(Struct, frozen=True):
-    """Texts of files at one time."""
+    """Texts of files, read at one time."""
 
     at_ns: int
     """Time of CLOCK_MONOTONIC."""
     files: Mapping[str, str]
     reasons: Mapping[str, str]
-    """Reasons why the other files couldn't be read."""
+    """Reasons why the other files couldn't be read, by file name."""
 
     def number(self, name: str) -> int | None:
         """Return the whole number in a file. None means unknown."""

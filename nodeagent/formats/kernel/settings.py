@@ -83,7 +83,7 @@ SETTINGS = (
 """Files below the root, in the notation of `sysfs_sample.WANTED`."""
 
 COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot # undo: the same with the old line"
-"""Advice where to set the kernel's parameters."""
+"""Advice on where to set the kernel's parameters."""
 
 _PARAMETERS = """
 cgroup_disable cgroup_no_v1 default_hugepagesz hugepages hugepagesz irqaffinity isolcpus maxcpus mitigations nohz

@@ -218,7 +218,7 @@ def _create_nodes_from_packages(
 def _find_uncore_ids(sample: SysfsSample, cores: tuple[_Core, ...]) -> dict[_Core, int]:
     """Return the uncore caches of a node's cores. Cores without such a cache are left out.
 
-    An uncore cache has level 3 or higher. By cAdvisor's count, it isn't shared by the whole node.
+    An uncore cache has level 3 or higher. By cAdvisor's count, such a cache isn't shared by all cores of the node.
     """
     found: dict[_Core, int] = {}
     for core in cores:

@@ -61,7 +61,7 @@ class ContainerRate(Struct, frozen=True):
 
 
 class Rates(Struct, frozen=True):
-    """Usage between two samples."""
+    """Usage of containers and CPUs between two samples."""
 
     cpus: Mapping[int, int]
     """Busy time in percent, by CPU."""
@@ -73,7 +73,7 @@ NO_RATE = ContainerRate(None, None)
 
 
 def parse_container_usage(cpu_stat: str | None, numa_stat: str | None) -> ContainerUsage:
-    """Parse both files. Values in an unexpected format are None."""
+    """Parse a container's cpu.stat and memory.numa_stat. Values in an unexpected format are None."""
     return ContainerUsage(_parse_cpu_stat(cpu_stat), _parse_numa_stat(numa_stat))
 
 
@@ -84,7 +84,7 @@ def parse_job_usage(
     schedstat: str | None,
     memory_events: str | None = None,
 ) -> JobUsage:
-    """Parse the files. Values in an unexpected format are None."""
+    """Parse the files about a job's cgroup and its CPUs. Values in an unexpected format are None."""
     run_ns: dict[int, int] = {}
     for line in (schedstat or "").splitlines():
         name, *numbers = line.split()[: _RUN_TIME + 1] or [""]
@@ -101,7 +101,9 @@ def parse_job_usage(
 
 
 def parse_memory_end(memory_events: str | None, memory_peak: str | None) -> tuple[Mapping[str, int], int | None]:
-    """Parse the counters of `memory.events`, and the peak of memory use in bytes. What has another form is empty or None."""
+    """Parse the counters of `memory.events`, and the peak of memory use in bytes. Counters in another form are an empty mapping, a peak in
+    another form is None.
+    """
     events: Mapping[str, int] = {}
     with suppress(CgroupValueError):
         events = parse_flat_keyed(memory_events or "")

@@ -28,12 +28,14 @@ API_VERSION = "resource.k8s.io/v1"
 BUILT_IN = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 """Device classes that exist without a document. Each class selects all devices of the driver with the same name."""
 MOST_REQUESTS = MOST_CONSTRAINTS = MOST_SELECTORS = 32
-"""Limits of the API server (DeviceRequestsMaxSize, DeviceConstraintsMaxSize and DeviceSelectorsMaxSize)."""
+"""Maximum numbers of requests, constraints and selectors, as in the API server (DeviceRequestsMaxSize, DeviceConstraintsMaxSize and
+DeviceSelectorsMaxSize).
+"""
 MOST_WAYS = 8
-"""Limit of the API server (FirstAvailableDeviceRequestMaxSize)."""
+"""Maximum number of alternatives (`firstAvailable`) of a request, as in the API server (FirstAvailableDeviceRequestMaxSize)."""
 MOST_DEVICES = 4096
-"""Limit on the devices of a request. The limit of the API server, 32 for each claim (AllocationResultsMaxSize), is less
-than the number of CPUs of a socket.
+"""Maximum number of devices of a request. The API server allows 32 for each claim (AllocationResultsMaxSize), which is less than the number
+of CPUs of a socket.
 """
 _METADATA = ("labels", "annotations", "uid", "generateName", "creationTimestamp", "resourceVersion", "generation")
 _METADATA_UNUSED = (*_METADATA, "managedFields", "ownerReferences", "finalizers", "selfLink")
@@ -255,8 +257,8 @@ def _format_device_request(way: DeviceRequest) -> dict[str, object]:
 
 
 class ClaimDocuments:
-    """Documents of a manifest directory, or of the files given to a command. If several documents have the same name,
-    only the first takes effect.
+    """Claim documents of a manifest directory, or of the files given to a command. If several documents have the same name, only the first
+    takes effect.
     """
 
     def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:

@@ -1,5 +1,5 @@
-"""ResourceClaims with their status (allocation and consumers), in the form of the API server. After a loss of the
-state, the agent reads them back.
+"""ResourceClaims with their status (allocation and consumers), in the form of the API server. If the agent has lost its state, it reads
+these documents back.
 """
 
 import json

@@ -49,7 +49,7 @@ def job_pod(
         numa_node: the number of the required NUMA node. None means any.
         core_class: the required class of the pod's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
-        quiet: the profile and settings of its cores, as in the annotation. None means none.
+        quiet: the quiet profile and settings for the job's cores, as in the pod annotation. None means that the cores keep their settings.
 
     Raises:
         PodOptionError: the API server would not accept such a pod, an amount is 0, or no process runs in so little memory. The error names

@@ -41,8 +41,7 @@ from nodeagent.formats.syntax.quiet_settings import format_request, read_request
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
-"""Limit on the grace period, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs
-a limit.
+"""Longest grace period in seconds, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs one.
 """
 _MAX_ID = 2**31 - 1
 """Largest user and group ID that the API server accepts (IsValidUserID)."""

@@ -10,7 +10,7 @@ from nodeagent.formats.syntax.tree import Path
 
 _PLAIN_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?![0-9.eE])")
 _MOST_PATHS = 3
-"""Limit on the paths per note. Further paths are only counted, because a pod may have 256 containers."""
+"""Maximum number of paths in a note. Further paths are only counted, because a pod may have 256 containers."""
 _LEAST_BYTES = 1 << 20
 """Smallest plausible amount of memory. A smaller amount probably lacks its unit, because no process could run with it.
 """

@@ -35,10 +35,10 @@ from nodeagent.formats.syntax.findings import shown
 from nodeagent.formats.syntax.tree import Path
 
 MAX_CONTAINERS = 256
-"""Limit on init containers and app containers together."""
+"""Maximum number of init containers and app containers together."""
 MAX_CLAIMS = 64
 MAX_USES = 256
-"""Limit on the claims, or claim requests, that a container uses."""
+"""Maximum number of claims, or of claim requests, that a container uses."""
 MAX_CPU = Quantity.of(1_000_000)
 MAX_BYTES = Quantity.of(2**62)
 MAX_DEVICES = Quantity.of(65_536)
@@ -310,7 +310,7 @@ def _check_claims(pod: Pod) -> Iterator[Breach]:
 
 
 def _check_units(pod: Pod) -> Iterator[Breach]:
-    """Check that either all containers of a pod are systemd units or none, because their cgroups need the same owner."""
+    """Check that either all containers of a pod are systemd units or none of them is, because their cgroups need the same owner."""
     if pod.gives_back and not pod.units:
         path: Path = ("metadata", "annotations", WHILE_INACTIVE)
         yield Breach(path, GIVE_BACK, f"needs containers that pin systemd units ({UNIT}/<container>)")

@@ -29,7 +29,7 @@ _KINDS = tuple(
 _PLAIN_KEY = re.compile(r"[a-z][A-Za-z0-9./-]*")
 _DIGEST = 6
 _LONGEST_NAME = 200
-"""Limit on a pod's name, which is also the name of its file."""
+"""Maximum length of a pod's name, which is also the name of its manifest file."""
 
 
 def full_unit_name(name: str) -> str:

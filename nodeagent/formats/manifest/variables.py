@@ -14,7 +14,9 @@ from msgspec import Struct
 from nodeagent.core.model.pod import Container
 
 MAX_PROCESS_BYTES = 128 * 1024
-"""Limit on all strings as JSON, because a start request must fit into one packet to the launcher. The kernel limits each string, too."""
+"""Maximum size of all strings together, as JSON, because a start request must fit into one packet to the launcher. The kernel limits each
+string, too.
+"""
 RESERVED_PREFIX = "NODEAGENT_"
 """Prefix of the variables that only the agent sets (placement_variables.py). A manifest can't set such a variable: the agent's value would
 overwrite the manifest's."""
@@ -25,8 +27,7 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 class Process(Struct, frozen=True):
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    """Variables added by the agent, then the manifest's in their order. Of two variables with the same name, the later
-    one takes effect.
+    """Variables added by the agent, then the manifest's in their order. If two variables have the same name, the later one takes effect.
     """
 
 

@@ -29,13 +29,12 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 REGISTRATION_TIMEOUT_MS = 5000
 REQUEST_TIMEOUT_MS = 2000
-"""Defaults for runtimes that report no timeouts, such as those with NRI 0.6."""
+"""Default timeouts for runtimes that don't report their timeouts, such as those with NRI 0.6."""
 MAX_MICROSECONDS, MAX_BYTES = 2**40, 2**60
-"""Limits on amounts. Larger amounts are reduced to the limit, so that a sum of several amounts can be saved and
-encoded.
+"""Largest times and amounts of memory. Larger values are reduced to these limits, so that a sum of several values can be saved and encoded.
 """
 MAX_SYNCHRONIZED = 20_000
-"""Limit on pods and containers together. kubelet's default is 110 pods."""
+"""Maximum number of pods and containers together. kubelet's default is 110 pods."""
 _OLDEST = (0, 6, 0)
 _SHIPPED = {
     "containerd": (
@@ -61,15 +60,15 @@ class Configure(Struct, frozen=True):
 
 
 class Synchronize(Struct, frozen=True):
-    """All running pods and containers, or a part of this list."""
+    """The runtime's list of all its pods and containers, or a part of this list."""
 
     part: Synchronized
     has_more: bool
-    """Whether more parts follow. Before NRI 0.8, a runtime sends a single part and fails if it exceeds 4 MiB."""
+    """Whether more parts follow. Before NRI 0.8, a runtime sends a single part, and fails if this part exceeds 4 MiB."""
 
 
 class Shutdown(Struct, frozen=True):
-    """Message that the runtime is about to end."""
+    """Message with which the runtime announces its own end."""
 
 
 RuntimeCall = Configure | Synchronize | Shutdown | Call

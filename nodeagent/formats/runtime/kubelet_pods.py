@@ -37,8 +37,8 @@ _PATHS = (
 )
 METADATA = (("x-kubernetes-fieldmask", ",".join(_PATHS)),)
 MAX_BYTES = 256 * 1024
-"""Limit on an answer, because the runtime waits while the agent reads the answer. With the field mask, a container
-takes less than 1000 bytes.
+"""Maximum size of an answer, because the runtime waits while the agent reads the answer. With the field mask, a container takes less than
+1000 bytes.
 """
 MAX_CONTAINERS = 256
 _MAX_UID = 256
@@ -84,7 +84,7 @@ class KubeletPodError(ValueError):
 
 
 def encode_get_pod(uid: str) -> bytes | None:
-    """Encode the request for a pod. None means that no pod of kubelet can have this UID."""
+    """Encode the request for a pod. None means that a pod of kubelet can't have this UID."""
     return encode(GET_POD_REQUEST, {"podUID": uid}) if 0 < len(uid) <= _MAX_UID and uid.isprintable() else None
 
 

@@ -15,16 +15,15 @@ RUNTIME_SERVICE = 2
 """Number of the connection on which the agent calls the runtime."""
 
 MAX_FRAME_BYTES = 4096
-"""Limit on a sent frame. containerd's buffer has this size, and containerd never answers a larger frame."""
+"""Maximum size of a sent frame. containerd's buffer has this size, and containerd never answers a larger frame."""
 MAX_FRAMES_PER_MESSAGE = 128
-"""Limit on the sent frames of a message. The runtime closes the socket if more than 256 frames are queued for a
-connection.
+"""Maximum number of frames in which a message is sent. The runtime closes the socket if more than 256 frames are queued for a connection.
 """
 _HEADER = struct.Struct(">II")
 MAX_MESSAGE_BYTES = MAX_FRAMES_PER_MESSAGE * (MAX_FRAME_BYTES - _HEADER.size)
-"""Limit on a sent ttrpc frame."""
+"""Maximum size of a sent ttrpc frame."""
 MAX_PAYLOAD_BYTES = HEADER_BYTES + MAX_DATA_BYTES
-"""Limit on the payload of a received frame."""
+"""Maximum size of a received frame's payload."""
 
 
 class MuxError(ValueError):

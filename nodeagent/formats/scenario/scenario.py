@@ -46,7 +46,7 @@ T = TypeVar("T")
 CPU_FILE, MEMORY_FILE, DEVICE_FILE = FILES = "cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
-"""Half of a surrogate pair, or an escape that may be such a half."""
+"""Half of a surrogate pair, or an escape sequence that may be such a half."""
 OF_PLUGINS = ("deviceHealth", "deviceList", "pluginGone", "pluginBack")
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart", *OF_PLUGINS, "nodeStatus")
 PLUGIN_TIMES = BEFORE, AFTER, ABSENT = "before", "after", "absent"
@@ -69,9 +69,9 @@ class ScenarioStep(Struct, frozen=True):
     """Pod of an `add`."""
     pod_uid: str = ""
     container: str | None = None
-    """Name of the container. None means all containers of the pod."""
+    """Name of the container that the step is about. None means all containers of the pod."""
     resource: str = ""
-    """Resource of the plugin."""
+    """Resource of the device plugin that the step is about."""
     health: tuple[tuple[str, bool], ...] = ()
     """Whether devices are healthy from now on, by ID."""
     devices: tuple[PoolDevice, ...] | None = None
@@ -144,7 +144,7 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
 
 
 def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each string with half a surrogate pair. A field's name has the path of its object."""
+    """Yield the path and text of each string with half a surrogate pair. For a field's name, the path is that of its object."""
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value
@@ -372,7 +372,7 @@ def _format_pod(managers: Managers, promises: Promises, pod: Pod, has_devices: b
 
 
 def metrics_document(totals: Mapping[Series, int], names: frozenset[str]) -> Document:
-    """Format the nonzero series with these names."""
+    """Format the nonzero series of the metrics with these names."""
     return {str(series): value for series, value in sorted(totals.items(), key=str) if value and series.name in names}
 
 
@@ -394,7 +394,7 @@ def memory_state_document(text: str | None) -> Document | None:
 
 
 def is_text_unique(document: Document) -> bool:
-    """Tell whether every list of blocks has at most one block, so that the file has only one possible text."""
+    """Tell whether every list of memory blocks has at most one block, so that only one text of the file is possible."""
     return all(len(blocks) < 2 for blocks in _find_block_lists(document))
 
 

@@ -16,7 +16,7 @@ from nodeagent.formats.syntax.tree import ListNode, MapNode, Number, Scalar, Tre
 T = TypeVar("T")
 
 MAX_RESOURCES = 64
-"""Limit on the entries of a resource list, because lookups in it are linear."""
+"""Maximum number of resources in a resource list, because lookups in the list are linear."""
 
 
 class Fields:
@@ -63,7 +63,7 @@ class Fields:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object. `words` is the message of kubelet for this error, if there is one."""
+        """Add a finding about a field of this object. `words` is kubelet's message for this error. Empty if kubelet has none."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:

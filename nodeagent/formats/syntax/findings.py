@@ -10,7 +10,7 @@ from msgspec import Struct
 from nodeagent.errors import NodeAgentError, printable
 
 MAX_FINDINGS = 100
-"""Limit on the findings of a file. More findings wouldn't be read, and a hostile file could fill the log with a finding for each byte.
+"""Maximum number of findings of a file. Nobody would read more, and a hostile file could fill the log with a finding for each byte.
 """
 _MAX_SHOWN = 80
 _MAX_FIELD = 200
@@ -57,7 +57,7 @@ def shown(value: object) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Format names from a text, each name once. Long names are shortened. Of many names, the last ones are only counted."""
+    """Format names from a text, each name once. Long names are shortened. If there are many names, the last ones are only counted."""
     listed = [printable(name[:_MAX_SHOWN]) for name in dict.fromkeys(names)]
     further = [f"{len(listed) - _MAX_NAMES} more"] if len(listed) > _MAX_NAMES else []
     return ", ".join((*listed[:_MAX_NAMES], *further))

@@ -51,7 +51,7 @@ Text = str | tuple[Piece, ...]
 
 
 _MOST_PIECES, _MOST_BYTES = 8, 1024
-"""Limits up to which a text is hashed faster as a whole than piece by piece."""
+"""Maximum number of pieces, and of bytes, for which a text is hashed faster as a whole than piece by piece."""
 
 
 def fnv1a_32(*texts: Text) -> int:

@@ -1,4 +1,4 @@
-"""Text of quiet settings, in the configuration's profiles and in the annotation of pods (`quiet, idleLatency=2us, boost=false`)."""
+"""Quiet settings as text, in the configuration's profiles and in the pods' annotation (`quiet, idleLatency=2us, boost=false`)."""
 
 import re
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ def read_settings(fields: Fields) -> QuietSettings:
 
 
 def read_process_settings(fields: Fields) -> ProcessSettings:
-    """Read the settings of a process of one object. The caller closes the object."""
+    """Read the settings for processes from one object. The caller closes the object."""
     scheduler = fields.string("scheduler")
     if scheduler is not None and not SCHEDULER.fullmatch(scheduler):
         fields.report("scheduler", SCHEDULER_RULE, scheduler)

@@ -21,7 +21,7 @@ _INTEGER = re.compile(
 )
 _BASES = {"hex": 16, "bin": 2, "oct": 8, "dec": 10}
 _MAX_DIGITS = 400
-"""Limit on the digits of a number. Longer numbers stay strings, because converting them takes quadratic time."""
+"""Maximum number of digits of a number. Longer numbers stay strings, because converting them takes quadratic time."""
 
 
 class ScalarError(ValueError):
