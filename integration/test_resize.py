@@ -108,7 +108,7 @@ def test_a_memory_limit_goes_no_lower_than_what_is_in_use(four_nodes: Guest) -> 
 
     resize("16Mi")
     node.until(
-        lambda: any("stays as it is: more than" in problem for problem in problems()) or None,
+        lambda: any("was not lowered: more than" in problem for problem in problems()) or None,
         lambda: f"the problem: {node.inspect()['problems']}",
     )
     assert node.value(cgroup, "memory.max") == str(256 << 20)

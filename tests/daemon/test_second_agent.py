@@ -29,5 +29,5 @@ def test_a_second_agent_is_refused_and_touches_nothing(tmp_path: Path) -> None:
         assert [path.name for path in state.iterdir()] == [LOCK_NAME]
     assert done.returncode == EX_CONFIG == 78
     (line,) = [json.loads(line) for line in (done.stdout + done.stderr).splitlines() if "start_refused" in line]
-    assert line["problem"] == f"another nodeagent (pid {os.getpid()}) works in {state}"
+    assert line["problem"] == f"another nodeagent (pid {os.getpid()}) already uses {state}"
     assert "systemctl stop nodeagent" in line["hint"]

@@ -214,7 +214,7 @@ def test_where_a_named_agent_neither_answers_nor_saved_anything_nothing_is_taken
 ) -> None:
     status, out, err = run(capfd, "capture", *host.options)
     assert (status, out) == (3, "")
-    assert err.startswith(f"nodeagent: the agent does not answer (cannot ask {host.socket}: ")
+    assert err.startswith(f"nodeagent: the agent does not answer (cannot reach the agent at {host.socket}: ")
 
 
 def test_a_capture_that_cannot_be_read_is_complained_about_once(

@@ -269,7 +269,7 @@ def lock_directory(path: str) -> DirectoryLock:
         with contextlib.suppress(OSError):
             holder = lock_file.read_bytes()[:_PID_BYTES].decode(errors="replace").strip()
         raise StateFileError(
-            f"another nodeagent (pid {holder or 'unknown'}) works in {path}",
+            f"another nodeagent (pid {holder or 'unknown'}) already uses {path}",
             path=path,
             error=err.errno,
             hint="stop it (`systemctl stop nodeagent`), or give this one another stateDirectory",

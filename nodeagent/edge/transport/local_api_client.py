@@ -64,7 +64,8 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
     except OSError as err:
         reason = os.strerror(err.errno) if err.errno else str(err)
         raise ApiUnavailable(
-            f"cannot ask {path}: {reason}", hint="is the daemon running? see `systemctl status nodeagent`"
+            f"cannot reach the agent at {path}: {reason}",
+            hint="is the daemon running? see `systemctl status nodeagent`",
         ) from err
     if not reply.endswith(b"\n"):
         raise ApiUnavailable(

@@ -51,7 +51,7 @@ def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreemen
     """
     if file.version == OWN:
         raise CheckpointError(
-            "it is the node's state itself",
+            "this file is the node's own state",
             hint="compare another file with the state: `nodeagent checkpoint verify cpu_manager_state --state nodeagent_state`",
         )
     if file.version == "cpu-v1":

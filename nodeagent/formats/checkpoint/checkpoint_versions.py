@@ -289,8 +289,9 @@ def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, 
     ]
     pod_level = to in {"cpu-v3", "memory-v2"}
     if pods and not pod_level and not lossy:
+        more = f" and {len(pods) - 1} more" if pods[1:] else ""
         raise CheckpointError(
-            f"pod {pods[0]} (of {len(pods)}) has pod-level resources, which {to} can't express but {checkpoint.version} can",
+            f"{to} can't express the pod-level resources of pod {pods[0]}{more}, as {checkpoint.version} does",
             hint="use --lossy to leave them out, or convert to cpu-v3 or memory-v2",
         )
     if is_memory:

@@ -107,7 +107,7 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
         raise KubeletPodError("spec.containers: there are none")
     containers = tuple(_read_containers(spec))
     if len({container.name for container in containers}) != len(containers):
-        raise KubeletPodError("spec.containers: two of its containers have one name")
+        raise KubeletPodError("spec.containers: two containers have the same name")
     resources = None if spec["resources"] is None else _read_requirements(spec["resources"], "spec.resources")
     return KubeletPod(uid, containers, resources, _read_amounts(spec["overhead"], "spec.overhead"))
 

@@ -330,7 +330,7 @@ def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
             if len(found) > 1:
                 lie = ", ".join(map(str, found))
                 raise ScenarioError(
-                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) spans the {name} {lie}: must be in one"
+                    f"{where}: topology.cpus: core {core} (CPUs {cpus}) spans the {name} {lie}, but must be in one of them"
                 )
     for node in topology.numa:
         if node.distances is not None and len(node.distances) != len(topology.numa):

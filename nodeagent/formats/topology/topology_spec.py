@@ -119,7 +119,7 @@ def _parse_amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, i
         except QuantitySyntaxError:
             page = 0
         if not 0 < page < _TOO_MUCH:
-            raise TopologySpecError(text, f"{shown(name)} has no page size such as 2Mi")
+            raise TopologySpecError(text, f"{shown(name)} needs a page size in its name, such as 2Mi")
         if not 0 <= size < _TOO_MUCH:
             raise TopologySpecError(text, f"{shown(part)}: must be from 0 to less than 8Ei")
         if size % page:

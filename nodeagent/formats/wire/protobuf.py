@@ -281,7 +281,7 @@ class _Reader:
         `into`, the result of the earlier pieces.
         """
         if depth > MAX_DEPTH:
-            raise ProtobufError(f"{message_type.name}: at byte {at}: more than {MAX_DEPTH} nested messages")
+            raise ProtobufError(f"{message_type.name}: at byte {at}: messages are nested more than {MAX_DEPTH} deep")
         if not into:
             into |= {name: field.default() for name, field in message_type.by_name.items()}
         while at < end:

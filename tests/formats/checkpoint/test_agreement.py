@@ -201,7 +201,7 @@ def test_a_damaged_file_is_compared_and_stays_damaged(verify: Verify) -> None:
     ("file", "state", "message"),
     [
         ("cpu 1", "own", "{}/file: version cpu-v1 identifies containers only by ID"),
-        ("own", "own", "{}/file: it is the node's state itself"),
+        ("own", "own", "{}/file: this file is the node's own state"),
         ("cpu 2", "cpu 2", "{}/state: it is a file of version cpu-v2, not the node's state"),
         ("cpu 2", "damaged", "{}/state: the checksum does not match"),
         ("cpu 2", "none", "{}/state: there is no such file"),

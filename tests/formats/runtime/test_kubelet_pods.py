@@ -111,7 +111,7 @@ def cpu_of(found: Any, text: str) -> None:
         (changed(lambda p: setattr(p.metadata, "uid", "uid-other\x1b[2J")), r"it is 'uid-other\\x1b[2J'"),
         (changed(lambda p: p.ClearField("spec")), "spec.containers: there are none"),
         (changed(lambda p: p.spec.ClearField("containers")), "spec.containers: there are none"),
-        (changed(lambda p: p.spec.containers.add(name="main")), "one name"),
+        (changed(lambda p: p.spec.containers.add(name="main")), "the same name"),
         (changed(lambda p: p.spec.ephemeralContainers.add()), "spec.ephemeralContainers[0].name: '' is not the name"),
         (changed(lambda p: p.spec.containers.add(name="Odd\nname")), "spec.containers[1].name: "),
         (changed(lambda p: cpu_of(p, "lots")), "spec.containers[0].resources.requests[cpu]: 'lots' is not a quantity"),

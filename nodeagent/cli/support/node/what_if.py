@@ -210,8 +210,8 @@ def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
         return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
     raise WhatIfError(
         "\n".join(f"{source}: {refused.about}[{refused.entry}]: {refused.message}" for refused in missing),
-        hint="install the node's plugin here, with its entry point (docs/how-to/cpu-plugins.md); or name a configuration without it "
-        "with --config, to decide by kubelet's own policy",
+        hint="install the node's plugin and its entry point on this machine (docs/how-to/cpu-plugins.md); or name a configuration "
+        "without the plugin with --config, to decide by kubelet's own policy",
     )
 
 

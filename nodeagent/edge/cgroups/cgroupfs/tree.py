@@ -359,7 +359,7 @@ class CgroupTree:
         if text is not None and int(text) > limit_bytes:
             file = self.root / path / "memory.max"
             raise MemoryInUseError(
-                f"{file} stays as it is: more than {limit_bytes} bytes are in use, and the kernel would kill for less",
+                f"{file} was not lowered: more than {limit_bytes} bytes are in use, and the kernel would kill processes",
                 path=str(file),
                 error=None,
                 hint="raise the memory limit, or wait: the agent tries again at every sync. `nodeagent inspect` shows the memory in use",
