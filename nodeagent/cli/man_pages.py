@@ -20,7 +20,7 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Directory of the documents relative to the prefix, because the builder of a wheel does not know the prefix."""
+"""Directory of the documents, described relative to the prefix, because the builder of a wheel does not know the prefix."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:

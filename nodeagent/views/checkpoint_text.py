@@ -14,7 +14,7 @@ from nodeagent.views.wording.words import format_bytes, format_count
 
 
 def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Summarise a checkpoint in a few lines, and state whether it is undamaged."""
+    """Summarise a checkpoint in a few lines, and state whether the checkpoint is undamaged."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     lines = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]

@@ -28,15 +28,15 @@ class ShownJob(Struct, frozen=True):
     max_ms: int = 0
     """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
     ends_at_ms: int | None = None
-    """Latest end of a running job. None means that it is unknown."""
+    """Latest end time of a running job. None means that this time is unknown."""
     lacks: str = ""
     """Reason why the job waits."""
     starts_by_ms: int | None = None
-    """Latest expected start. None means that it is unknown, or that the job runs."""
+    """Latest expected start time. None means that this time is unknown, or that the job already runs."""
     is_behind_limit: bool = False
-    """Whether the start isn't computed because too many jobs wait before this job."""
+    """Whether the start time isn't computed because too many jobs wait before this job."""
     reservation: str = ""
-    """Name of the reservation in which the job runs. Empty means none."""
+    """Name of the reservation in which the job runs. Empty means that the job has no reservation."""
 
 
 class ShownReservation(Struct, frozen=True):
@@ -52,8 +52,8 @@ def describe_queue(
 
     Args:
         jobs: the jobs.
-        endless: the jobs without time limits that have the resources which the first job with an unknown start needs. Empty means that
-            other pods have them.
+        endless: the jobs without time limits that have the resources which the first job with an unknown start needs. Empty means that pods
+            other than jobs have these resources.
         reservations: the reservations, ordered by start time.
         at_ms: the time of the answer, in milliseconds since the epoch.
     """

@@ -68,7 +68,7 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
 
 
 def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Return the time in which all these pods end, in seconds. A pod needs its grace period, and two seconds for each sidecar."""
+    """Return the time in which all these pods end, in seconds. A pod needs its grace period and two more seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)

@@ -1,5 +1,5 @@
-"""`nodeagent apply`: installs manifests after trying the decisions on their pods. This module has the arguments, apply_manifests.py the
-rest.
+"""`nodeagent apply`: installs manifests after trying the decisions on their pods. This module defines the arguments; apply_manifests.py
+does the rest.
 """
 
 import argparse

@@ -95,7 +95,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests. Installed pods that await a decision are tried first, because these pods will get CPUs first."""
+    """Try the decisions on manifests. Try the installed pods that await a decision first, because they will get CPUs first."""
     held = read_installed(place)
     files = resolve_claims(files, (document for file in held for document in file.claims))
     changes = plan_changes(files, held, place)

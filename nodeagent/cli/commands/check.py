@@ -31,7 +31,7 @@ from nodeagent.views.check.node_check import describe_checks, is_fit, render_nod
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
 
 _RECORD = "run/nodeagent-check.json"
-"""Path of the record of the former values, below the root. A boot removes the record and resets the settings."""
+"""Path, below the root, of the record of the settings' former values. A boot removes the record and resets the settings."""
 _MAX_RECORD_BYTES = 1 << 20
 
 
@@ -124,7 +124,7 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
 
 
 def undo_fixes(root: str = "/") -> None:
-    """Restore the recorded values, report each, and remove the record.
+    """Restore the recorded values, report each restored setting, and remove the record.
 
     Raises:
         SysfsError: a write failed. The record stays.
@@ -145,7 +145,7 @@ def _find_record(root: str) -> str:
 
 
 def _read_record(root: str) -> dict[str, str]:
-    """Return the recorded values by path. Other content counts as no record."""
+    """Return the recorded values by path. A file with any other content counts as missing."""
     content = state_files.read(_find_record(root), max_bytes=_MAX_RECORD_BYTES)
     try:
         record = json.loads(content or b"{}")
@@ -194,8 +194,8 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _format_start_command(options: argparse.Namespace) -> str:
-    """Return the next step towards a first configuration: for this node a command with the command that undoes it, for a copy or a capture
-    a hint.
+    """Return the next step towards a first configuration. For this node, the step is a command, with the command that undoes it. For a copy
+    or a capture, it is a hint.
     """
     if options.machine is not None:
         return "name a configuration with --config FILE"

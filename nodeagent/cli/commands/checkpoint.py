@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the action.
+    """Run the chosen action.
 
     Raises:
         NodeAgentError: the file cannot be read, isn't a checkpoint, or can't be expressed in the requested version.

@@ -1,8 +1,8 @@
 """`nodeagent completion`: prints a shell's completion script, and answers the queries of the script.
 
 At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is the
-kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line has a word,
-a tab and the meaning of the word.
+kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line contains a
+word, a tab and the meaning of the word.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from nodeagent.cli.support.known_names import find_named_pods, find_reservations
 _QUERY = "words"
 """Word that the scripts pass in place of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
-"""Placeholders for files in the help, in addition to names with a dot."""
+"""Placeholders in help texts that stand for files, in addition to placeholders with a dot."""
 
 
 class Candidates(Struct, frozen=True):
@@ -117,7 +117,9 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
 
 
 def _join_words(words: list[str]) -> list[str]:
-    """Join words that bash splits, such as `--output`, `=`, `json`. A last value stays separate, as bash expects."""
+    """Join words that bash splits, such as `--output`, `=`, `json`. If the last word is such a value, it stays separate, as
+    bash expects.
+    """
     joined: list[str] = []
     index = 0
     while index < len(words):
@@ -173,7 +175,7 @@ def _find_kind(metavar: str) -> str:
 
 
 def _complete_pod(current: str, given: Mapping[str, str]) -> Candidates:
-    """Complete the shortest unique name of a pod. If there is no match, complete the full name (namespace/name)."""
+    """Complete the shortest unique name of a pod. If no such name matches, complete the full name (namespace/name)."""
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

@@ -240,7 +240,7 @@ class _Candidate(Struct, frozen=True):
     hint: str
     """Next step if the configuration is invalid."""
     is_text: bool = True
-    """Whether the content is a text of the user. Line numbers are left out for the configuration in a capture."""
+    """Whether the user wrote the content, so that line numbers help. Errors in the configuration of a capture have no line numbers."""
 
 
 def _find_candidate(options: argparse.Namespace) -> _Candidate:

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: removes manifests, which ends their pods. This module has the arguments, delete_manifests.py the rest."""
+"""`nodeagent delete`: removes manifests, which ends their pods. This module defines the arguments; delete_manifests.py does the rest."""
 
 import argparse
 

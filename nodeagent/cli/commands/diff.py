@@ -1,4 +1,4 @@
-"""`nodeagent diff`: shows the changes that manifests would cause. This module has the arguments, apply_manifests.py the rest."""
+"""`nodeagent diff`: shows the changes that manifests would cause. This module defines the arguments; apply_manifests.py does the rest."""
 
 import argparse
 

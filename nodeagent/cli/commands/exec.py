@@ -1,4 +1,6 @@
-"""`nodeagent exec`: runs a command in a container's cgroup, so that its first instruction already runs on the container's CPUs."""
+"""`nodeagent exec`: runs a command in a container's cgroup, so that the command's first instruction already runs on the
+container's CPUs.
+"""
 
 import argparse
 import os

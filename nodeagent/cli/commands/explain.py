@@ -1,4 +1,6 @@
-"""`nodeagent explain`: explains why a pod was or would be admitted or refused. This module has the arguments, explain_pods.py the rest."""
+"""`nodeagent explain`: explains why a pod was or would be admitted or refused. This module defines the arguments; explain_pods.py does the
+rest.
+"""
 
 import argparse
 

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer, then the nodes that could not be read.
+    """Print the chosen view of the nodes, then the nodes that could not be read.
 
     Raises:
         NodeAgentError: the pods can't be read.

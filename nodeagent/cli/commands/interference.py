@@ -1,4 +1,4 @@
-"""`nodeagent interference`: counts tasks and interrupts on exclusive CPUs that don't belong to the owner."""
+"""`nodeagent interference`: counts the tasks and interrupts on exclusive CPUs that don't belong to the CPUs' owner."""
 
 import argparse
 import signal
@@ -59,7 +59,7 @@ next: nodeagent inspect shows which host processes may run there, nodeagent chec
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count, and print the result.
+    """Count the foreign tasks and interrupts, and print the result.
 
     Raises:
         NodeAgentError: the state is unknown, there is no such pod, or the kernel cannot count.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REPORT_LINE = "-"
-"""Value of --report without a file: a line on stderr."""
+"""Value of `--report` if no file is named. The report is then a line on stderr."""
 _LONGEST_STEM = 40
-"""Limit on the command's part of a generated name. With the process id, the name is well below a pod's 253 characters."""
+"""Maximum length of the command's part of a generated name. With the process ID, the name is well below a pod's limit of 253 characters."""
 
 
 _ASK_AGAIN_SECONDS = 0.5
@@ -532,7 +532,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
 
 def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
-    """Return the requested profile and settings of cores, in the notation of the annotation. The result may be empty."""
+    """Return the requested profile and settings of cores, in the notation of the pod annotation `quiet`. Empty if none are requested."""
     return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
@@ -582,7 +582,7 @@ _UNEXPLAINED_HINTS = {
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",
 }
-"""Hints by reason for refusals that an explanation wouldn't show, because the job would fit."""
+"""Hints, by reason, for refusals of jobs that would fit, so that an explanation would show no shortage."""
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and try again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"

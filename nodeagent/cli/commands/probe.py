@@ -212,7 +212,7 @@ def _measure_here(options: argparse.Namespace) -> Latency:
 
 
 def check_free(view: NodeView, cpus: CpuSet) -> None:
-    """Check that no pod has one of these CPUs exclusively.
+    """Check that none of these CPUs belongs to a pod exclusively.
 
     Raises:
         ProbeError: a pod has one of these CPUs exclusively.
@@ -257,7 +257,7 @@ def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -
     """Return the container to measure.
 
     Raises:
-        NodeAgentError: no container has exclusive CPUs, or several have.
+        NodeAgentError: none of the containers has exclusive CPUs, or several have.
     """
     pod = entry.pod.full_name
     if name is not None:

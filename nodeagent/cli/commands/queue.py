@@ -1,4 +1,4 @@
-"""`nodeagent queue`: lists running jobs, waiting jobs with their latest start, and reservations."""
+"""`nodeagent queue`: lists running jobs, waiting jobs with their latest start times, and reservations."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ which pods have which CPUs"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the agent, and print the jobs.
+    """Ask the agent for the queue, and print it.
 
     Raises:
         NodeAgentError: the agent doesn't answer, or the user may not ask it.

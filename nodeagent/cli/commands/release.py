@@ -156,7 +156,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
 
 
 class _ReleaseReport:
-    """Reports each step and, if a document is requested, the outcome as a document."""
+    """Reporter of each step and, if a document is requested, of the outcome as a document."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -191,7 +191,7 @@ class _ReleaseReport:
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Report the error because of which the pods are unknown."""
+        """Report the error that prevented the command from finding the pods."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, and print the differences.
+    """Compare the reports, and print the differences.
 
     Raises:
         NodeAgentError: a report cannot be read.

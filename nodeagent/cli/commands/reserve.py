@@ -70,7 +70,7 @@ next: nodeagent queue lists jobs and reservations, nodeagent job --reservation N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the agent, and print its answer.
+    """Send the request to the agent, and print the answer.
 
     Raises:
         NodeAgentError: the agent doesn't answer, the user may not ask it, or it refuses the reservation.

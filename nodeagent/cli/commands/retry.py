@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 class RetryError(NodeAgentError):
-    """The agent has not decided."""
+    """The agent has not decided on the pod again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ next: nodeagent explain POD shows the changes that would admit it, nodeagent ins
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the decision, and wait for it.
+    """Request another decision on the pod, and wait for it.
 
     Raises:
         NodeAgentError: the agent cannot be asked, or the pod is unknown, was not refused, or was refused again.

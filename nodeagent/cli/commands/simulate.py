@@ -1,4 +1,6 @@
-"""`nodeagent simulate`: replays scenarios, or tries the decisions on pods on this machine, or on a copied, captured or described one."""
+"""`nodeagent simulate`: replays scenarios, or tries the decisions on pods for this machine, or for a copied, captured or
+described machine.
+"""
 
 import argparse
 import sys

@@ -35,7 +35,7 @@ from nodeagent.views.simulate.scenario_text import (
 )
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Largest size of a scenario. A scenario with a thousand CPUs and as many pods takes a tenth of this size."""
+"""Largest size of a scenario's line. A scenario with a thousand CPUs and as many pods takes a tenth of this size."""
 IN_FULL = 10
 """Number of scenarios reported in full. Each further scenario gets one line."""
 

@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices. The result is empty if the owners are unknown; `_find_cpu_owners` reports the reason."""
+    """Return the owners of devices by PCI address. The result is empty if the owners are unknown; `_find_cpu_owners` reports the reason."""
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -181,7 +181,7 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
 
 
 def _find_node_name(known: NodeView, why: str) -> str:
-    """Return the name that kubelet would give the node."""
+    """Return the name under which kubelet would register the node."""
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",

@@ -1,4 +1,4 @@
-"""`nodeagent inspect --watch`: refreshes continuously on the terminal, or prints frames."""
+"""`nodeagent inspect --watch`: refreshes the inspection continuously on the terminal, or prints a number of frames."""
 
 import argparse
 import sys
@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 1.0
 _FIRST_SECONDS = 0.25
 """Time over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
 _LEAST_PAUSE_SECONDS = 0.1
-"""Shortest pause between two refreshes, in which keys are read. Slow refreshes don't shorten this pause."""
+"""Shortest pause between two refreshes. Keys are read in the pause, so slow refreshes don't shorten it."""
 
 
 class WatchError(NodeAgentError):

@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are passed on to the command. Signals of the terminal reach it anyway, because it is in the same process group."""
+"""Signals that are passed on to the command. Signals of the terminal reach the command anyway, because it is in the same process group."""
 _WAITED = frozenset({*PASSED_ON, signal.SIGCHLD})
 _SI_KERNEL = 0x80
 """`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
@@ -53,7 +53,7 @@ def wait_for_end(child: int) -> None:
 
 
 def end_as(status: int) -> int:
-    """Return the exit status of an ended child. If a signal ended it, end this process by the same signal, without a core dump.
+    """Return the exit status of an ended child. If a signal ended the child, end this process by the same signal, without a core dump.
 
     Args:
         status: the status of waitpid(2).

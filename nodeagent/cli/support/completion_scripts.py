@@ -61,7 +61,7 @@ complete -c nodeagent -f -a '(__nodeagent_complete)'
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""Script by shell."""
+"""Text of the completion script, by shell."""
 
 PLACES = {"bash": "bash-completion/completions/nodeagent", "zsh": "zsh/site-functions/_nodeagent"}
 """Path of each shell's script below /usr/share or /usr/local/share."""

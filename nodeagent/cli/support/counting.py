@@ -77,7 +77,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Count that restarts at each refresh while the `with` block runs. After a failure, the reason is returned and a new count is tried."""
+    """Count that restarts at each refresh while the `with` block runs. After a failure, return the reason and try a new count."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -114,7 +114,7 @@ class LiveCount:
             counted: result of `end`.
 
         Returns:
-            Document of the previous count, or the reason why it failed. None means that this is the first count.
+            The document of the previous count, or the reason why the count failed. None means that this is the first count.
         """
         before, self._held = self._held, find_exclusive_owners(view)
         found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted

@@ -1,5 +1,5 @@
-"""Checks for `exec`, `probe` and `cpus`: whether the pod has the container, and whether the container can be entered and has its allocated
-CPUs.
+"""Checks for `exec`, `probe` and `cpus`: whether the named container exists in the pod, whether it can be entered, and whether it has its
+allocated CPUs.
 """
 
 from collections.abc import Sequence

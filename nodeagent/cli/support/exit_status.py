@@ -19,7 +19,7 @@ OUTCOMES = {
     EXIT_REFUSED: "a pod was refused, or would be refused",
     EXIT_USAGE: "wrong arguments",
 }
-"""Kinds of outcomes by exit status. `run`, `exec` and `job` have further statuses."""
+"""Kinds of outcomes by exit status. `run`, `exec` and `job` also use other statuses."""
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
@@ -41,6 +41,6 @@ class UsageError(NodeAgentError):
 
 
 class AgentAwayError(NodeAgentError):
-    """No agent runs, and the command needs one."""
+    """The command needs a running agent, but no agent runs."""
 
     exit_status = EXIT_AWAY

@@ -1,5 +1,5 @@
 """`nodeagent job` with `--until-free`, `--max-time` or `--reservation`: the calling process waits outside of the job, because only a
-process outside can tell when the job's CPUs are free or its time was over.
+process outside can tell when the job's CPUs are free or that the job's time was over.
 
 The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
 """
@@ -34,8 +34,8 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
         until_free: whether to wait for the end of the job, too.
 
     Returns:
-        In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1: the command's, or 124 if the job's time
-        was over. If a signal has ended the command before, the parent ends itself by the same signal.
+        In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1. The exit status is the command's, or 124
+        if the job's time was over. If a signal has ended the command before, the parent ends itself by the same signal.
     """
     job, to_outside = os.pipe()  # execve closes both ends
     before = block_signals()

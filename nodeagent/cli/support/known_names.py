@@ -1,5 +1,5 @@
-"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. After an error, there are no
-names.
+"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. After an error, the lists of
+names are empty.
 """
 
 import json
@@ -21,7 +21,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
 """Pattern of Kubernetes' names. Other names in a file are not passed to the shell."""
 _SECONDS = 1.0
-"""Longest wait for an answer of the agent after TAB."""
+"""Longest wait for the agent's answer after the user has pressed TAB."""
 
 
 class NamedPod(Struct, frozen=True):
@@ -35,7 +35,7 @@ class NamedPod(Struct, frozen=True):
 
 
 def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
-    """Return the node's pods. The result is empty if they are unknown.
+    """Return the node's pods. The result is empty if the pods are unknown.
 
     Args:
         given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
@@ -51,7 +51,7 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
 
 
 def find_reservations(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the reservations. The result is empty if they are unknown."""
+    """Return the names of the reservations. The result is empty if the reservations are unknown."""
     with suppress(NodeAgentError, TypeError, LookupError):
         answer = call(given.get("socket", DEFAULT_JOB_SOCKET), "queue", timeout_seconds=_SECONDS)
         return tuple(name for one in answer["reservations"] if _NAME.fullmatch(name := str(one["name"])))

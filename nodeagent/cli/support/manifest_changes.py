@@ -60,7 +60,7 @@ class ManifestPlace(Struct, frozen=True):
     directory: str
     """Manifest directory. With kubelet's staticPodPath in the configuration, it may be a single file."""
     entries: Mapping[str, PodEntry]
-    """The agent's entries by namespace/name."""
+    """The pods' entries in the agent's state, by namespace/name."""
     socket: str
     is_live: bool
 
@@ -76,7 +76,7 @@ class InstalledFile(Struct, frozen=True):
     names: frozenset[str]
     """`namespace/name` of all pods in the file. For a file that can't be parsed, the pods that the agent last read from it."""
     problem: str | None
-    """Reason why the content is missing."""
+    """Reason why `pods` lacks the file's content. None means that the content could be parsed."""
     claims: "tuple[ClaimDocument, ...]" = ()
     """ResourceClaims and templates in the file."""
 
@@ -89,9 +89,9 @@ class PodChange(Struct, frozen=True):
     path: str
     """Path of its manifest, now or after the change."""
     before: Pod | None
-    """Installed pod of the same name."""
+    """Installed pod of the same name. None means that there is none."""
     entry: PodEntry | None
-    """The agent's entry of the same name."""
+    """Entry of the pod with the same name in the agent's state. None means that there is none."""
 
     @property
     def pod(self) -> Pod:
@@ -165,7 +165,7 @@ class FileChange(Struct, frozen=True):
 
 
 def locate_manifests(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Return the location of the manifests for a configuration and a state. The state is None if unknown."""
+    """Return the location of the manifests for a configuration and a state. A state of None means that the state is unknown."""
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 

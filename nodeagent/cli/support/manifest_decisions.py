@@ -95,12 +95,12 @@ def _apply_decision(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted |
 def wait_for_agent(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
-    """Wait until a condition holds for the agent's state, or the time is over. Returns the last state.
+    """Wait until a condition holds for the agent's state, or the time is over. Return the last state.
 
     Args:
         options: options with `timeout`.
         place: location with the agent's socket.
-        ending: pods that have to end first.
+        ending: pods that have to end before the condition can hold. Their grace periods extend the default waiting time.
         look: condition on the state.
 
     Raises:

@@ -17,7 +17,9 @@ _BAR, _COUNT = (
 )
 """Formats for tqdm. The default format of tqdm always counts in "it"."""
 BEGUN = time.monotonic()
-"""Start time of the command. A bar is shown a second after this time, because each part of the command may take less than a second."""
+"""Start time of the command. A bar is shown from a second after this time on, because each part of the command may take less
+than a second.
+"""
 
 
 class Progress:

@@ -36,8 +36,8 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _PARTS = 4
-"""Divisor of the time since a run's start that gives the time until the next sample. Memory is therefore sampled if it was in use for a
-quarter of the run.
+"""Number by which the time since a run's start is divided to get the time until the next sample. Memory that was in use for a quarter of
+the run is therefore sampled.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
@@ -83,7 +83,7 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
 
 
 def number_path(path: str, number: int, repeats: int) -> str:
-    """Return the path of a run's report. Each of several runs has its number before the file's suffix."""
+    """Return the path of a run's report. If there are several runs, the run's number is inserted before the file's suffix."""
     file = Path(path)
     return path if repeats == 1 else str(file.with_name(f"{file.stem}-{number}{file.suffix}"))
 
@@ -187,7 +187,7 @@ def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Cal
 
 
 def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], reason: str) -> OtherTasks:
-    """Find the tasks outside of the job that ran last on its CPUs. The increase of a task's run time limits the time on these CPUs."""
+    """Find the tasks outside of the job that ran last on its CPUs. A task ran on these CPUs for at most the increase of its run time."""
     cpus = location.exclusive_cpus or location.shared_cpus
     after = read_last_runs()
     ran_ns = {

@@ -38,7 +38,7 @@ class MapEntry(Struct, frozen=True):
     key: str
     value: "TreeNode"
     line: int | None = None
-    """Line of the entry's key."""
+    """Line of the key in the text. None means that the tree wasn't read from a text."""
 
 
 class MapNode(Struct, frozen=True):
@@ -86,7 +86,7 @@ def line_at(root: TreeNode, path: Path) -> int | None:
 
 
 def text_at(root: TreeNode, path: Path) -> str | None:
-    """Return the text of the string or number at a path. None means that there is no such value."""
+    """Return the text of the string or number at a path. None means that the path leads to no string or number."""
     node: TreeNode | None = root
     for step in path:
         match node:

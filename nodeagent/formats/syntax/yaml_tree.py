@@ -15,9 +15,9 @@ from nodeagent.formats.syntax.scalars import ScalarError, resolve
 from nodeagent.formats.syntax.tree import MAX_DEPTH, ListNode, MapEntry, MapNode, Scalar, ScalarValue, TreeNode
 
 MAX_BYTES = 1 << 20
-"""Limit per text. Objects in the API server have at most 1.5 MiB (etcd's request limit); a pod has a few KiB."""
+"""Maximum size of a text. Objects in the API server have at most 1.5 MiB (etcd's request limit); a pod has a few KiB."""
 MAX_NODES = 100_000
-"""Limit on the nodes of a text. Each use of an alias counts with all nodes of its anchor."""
+"""Maximum number of nodes in the trees of a text. Each use of an alias counts with all nodes of its anchor."""
 MAX_ALIASES = 1_000
 _MAX_DIRECTIVES = 8
 

@@ -89,7 +89,7 @@ def topology_from_document(document: object) -> Topology:
     """Decode the machine of a scenario or the result of `topology_document`.
 
     Raises:
-        TopologyDocumentError: the document is invalid. The error has the field, its value and the allowed values.
+        TopologyDocumentError: the document is invalid. The error names the field, its value and the allowed values.
     """
     try:
         machine = JsonValue(document)
@@ -146,7 +146,7 @@ def _decode_node(entry: JsonValue) -> NumaNode:
 
 
 def _decode_l3_groups(document: JsonValue, entries: tuple[JsonValue, ...], cpus: tuple[Cpu, ...]) -> tuple[CpuSet, ...]:
-    """Return the groups that the CPUs' `l3` fields name. The list `l3`, if given, determines their order. It may have
+    """Return the groups that the CPUs' `l3` fields name. The list `l3`, if given, determines their order. A group in `l3` may contain
     further CPUs.
     """
     members: dict[int, CpuSet] = {}

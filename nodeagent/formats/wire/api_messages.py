@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
-"""Longest time that a request waits for a turn. The unit's watchdog (WatchdogSec) ends an agent without a turn for
-longer.
+"""Longest time that a request waits for a turn. An agent that makes no turn for longer is ended by its unit's watchdog (WatchdogSec).
 """
 
 

@@ -25,17 +25,17 @@ HEALTHY = "Healthy"
 MAX_DEVICES = 16_384
 MAX_ID_LENGTH = 253
 MAX_ANSWER_BYTES = 64 * 1024
-"""Limit on an answer to Allocate, because answers become part of the state file, which has a limited size."""
+"""Maximum size of an answer to Allocate, because answers become part of the state file, which has a limited size."""
 _MAX_VALUES = 1 << 18
-"""Limit on the values in a message, 16 for each of a plugin's devices. A decoded value needs a hundred times the memory
-of its two encoded bytes.
+"""Maximum number of values in a message, 16 for each of a plugin's devices. A decoded value needs a hundred times the memory of its two
+encoded bytes.
 """
 _PRINTABLE = re.compile(r"[ -~]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,254}")
 _RESERVED = "NODEAGENT_"
 _MAX_VALUE = 32 * 1024
 _MAX_VARIABLES_BYTES = 32 * 1024
-"""Limit on the variables in an answer to Allocate, as JSON, because a start request must fit into one packet to the launcher."""
+"""Maximum size, as JSON, of the variables in an answer to Allocate, because a start request must fit into one packet to the launcher."""
 
 _OPTIONS = MessageType(
     "DevicePluginOptions", fields(Kind.BOOL, pre_start_required=1, get_preferred_allocation_available=2)
@@ -230,7 +230,7 @@ class PluginFile(Struct, frozen=True):
 
 
 class PluginAccess(Struct, frozen=True):
-    """Everything in an answer to Allocate except the variables, for a container with its own mounts."""
+    """Everything in an answer to Allocate except the environment variables, for a container with its own mounts."""
 
     files: tuple[PluginFile, ...]
     mounts: tuple[DeviceMount, ...]

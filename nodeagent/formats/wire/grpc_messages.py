@@ -49,7 +49,7 @@ def remove_frame(body: bytes) -> bytes:
     """Return the message of a request.
 
     Raises:
-        CallError: the request has no or several messages, or a compressed one.
+        CallError: the request has no message, several messages or a compressed message.
     """
     if len(body) < _HEAD.size:
         raise CallError(Status.INVALID_ARGUMENT, f"the request has {len(body)} bytes, but a message begins with 5")

@@ -3,7 +3,7 @@
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Bytes that a client sends before its first frame."""
 MAX_FRAME_BYTES = 16_384
-"""Limit announced to the other side (h2's default and RFC 9113's minimum)."""
+"""Maximum length of a frame, as announced to the other side (h2's default and RFC 9113's minimum)."""
 _HEAD_BYTES = 9
 
 

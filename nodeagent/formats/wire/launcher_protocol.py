@@ -120,7 +120,7 @@ RunStatus = Running | Exited
 
 
 class StartFailed(Struct, frozen=True):
-    """The start failed, so no process runs. The launcher has forgotten the ID, so the start can be repeated."""
+    """The start failed, so no process runs. The launcher has forgotten the run's ID, so the start can be repeated with the same ID."""
 
     id: str
     stage: StartStage
@@ -136,7 +136,7 @@ class Refused(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """A part of the list. If `more` is set, the next request has this page's token."""
+    """A part of the launcher's list of runs. If `more` is set, the next request needs this page's token."""
 
     statuses: tuple[RunStatus, ...]
     more: bool
@@ -192,7 +192,7 @@ def encode_gather(cgroup: str) -> bytes:
 
 
 def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
-    """Encode a request to write settings of the host. `writes` has absolute paths and the texts to write."""
+    """Encode a request to write settings of the host. `writes` contains absolute paths and the texts to write."""
     return _encode("host", {"writes": writes})
 
 
@@ -251,7 +251,7 @@ def decode_signal(packet: bytes) -> bool | Refused:
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
-    """Decode the IDs that the launcher has now forgotten. IDs that are running or unknown are not included."""
+    """Decode the IDs that the launcher has now forgotten. IDs of running processes and unknown IDs are not included."""
     return _decode(packet, lambda answer: answer.field("acked").each(JsonValue.text))
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 100
 MAX_VALUES = 1 << 20
-"""Limit on decoded values, because two encoded bytes may become a dict of kilobytes."""
+"""Maximum number of decoded values, because two encoded bytes may become a dict of kilobytes."""
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _MAX_FIELD_NUMBER = (1 << 29) - 1
 _DOUBLE = struct.Struct("<d")

@@ -17,7 +17,7 @@ _INDENT = "  "
 _POD_STAYS = "; the running pod stays unchanged"
 _CHANGE_VERBS = {"created": "does not exist yet", "changed": "changes"}
 _MAX_LISTED = 4
-"""Limit on the containers or pods listed in one line."""
+"""Maximum number of containers or pods listed in one line."""
 
 
 def format_applied(document: Document) -> str:
@@ -112,7 +112,7 @@ def _describe_undecided(document: Document) -> Iterator[str]:
 
 
 def _describe_effect(pod: Document) -> str:
-    """Describe the effect on a running pod. Empty if no pod runs, or the running pod stays unchanged."""
+    """Describe the effect on a running pod. Empty if the pod doesn't run, or stays unchanged."""
     if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
     if pod["resizes"]:

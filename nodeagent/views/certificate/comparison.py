@@ -1,4 +1,6 @@
-"""Comparison of reports with the report of a good run. The differences are ranked by multiples of the thresholds."""
+"""Comparison of reports with the report of a good run. Each difference is divided by its measure's threshold, and the differences are
+sorted by the result.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -46,9 +48,9 @@ class ReadReport(Struct, frozen=True):
     status: int | None
     """Exit status of the command. None means that a signal ended the command."""
     measures: Mapping[str, tuple[int | None, str | None]]
-    """Value and largest cause of each measure, by name. Measures that this version doesn't know are left out."""
+    """Value and largest cause of each measure, by name. None means unknown. Measures that this version doesn't know are left out."""
     thresholds: Mapping[str, int]
-    """Largest rate of a clean run, by measure."""
+    """Largest rate that a clean run may have, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]
     """Parts of the run, each with its duration in microseconds and its measures in thousandths."""
     facts: Mapping[str, Any]

@@ -18,7 +18,7 @@ from nodeagent.formats.kernel.run_counters import (
 from nodeagent.formats.kernel.usage import parse_container_usage, parse_job_usage, remote_bytes
 
 TICK_US = 10_000
-"""Precision of a time in /proc/stat in microseconds, and therefore the error of a difference between two such times."""
+"""Precision, in microseconds, of a time in /proc/stat, and therefore the largest error of a difference between two such times."""
 _INTERRUPTIONS = ("irq", "softirq", "steal")
 _NOT_BUSY = ("idle", "iowait", "steal")
 _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
@@ -36,7 +36,7 @@ def share(part: int, whole: int) -> int:
 
 
 def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str, int]] | None:
-    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means that it is unknown."""
+    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means that the increases are unknown."""
     was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (first, last))
     if not was or not now:
         return None
@@ -54,7 +54,7 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
     is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
 
     Run times include interrupts and steal during a task. Some kernels don't include these in the job's own time (IRQ_TIME_ACCOUNTING,
-    PARAVIRT_TIME_ACCOUNTING), so they aren't counted as other tasks.
+    PARAVIRT_TIME_ACCOUNTING), so interrupts and steal aren't counted as other tasks.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
@@ -83,8 +83,8 @@ def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | No
 def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
     """Return the time for which the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means unknown.
 
-    The cgroup is empty for the job's own cgroup, and otherwise a path below the mount point. The counter of a cgroup above includes time of
-    other tasks on other CPUs. The job therefore lost at most the time in which it didn't run.
+    The cgroup is empty for the job's own cgroup, and otherwise a path below the mount point. The counter of a parent cgroup includes time
+    of other tasks on other CPUs. The job therefore lost at most the time in which it didn't run.
     """
     found = {}
     was_us, now_us = (texts.counters(CPU_STAT).get("usage_usec", 0) for texts in (first, last))

@@ -89,7 +89,8 @@ class RunObservation(Struct, frozen=True):
     """Labels of the interrupts of the job's own devices."""
     configuration_hash: str | None
     quiet: Mapping[str, Any] | None = None
-    """Quiet settings of the job: the profile's name, the applied settings with values, and the missing settings with reasons.
+    """Quiet settings of the job: the profile's name, the applied settings with values, and the settings that aren't in effect, with
+    reasons.
 
     None means that none were requested.
     """
@@ -99,7 +100,7 @@ class RunObservation(Struct, frozen=True):
 
 
 def describe_run(seen: RunObservation) -> Document:
-    """Describe a run. Unknown values are None, and `unknown` has the reasons."""
+    """Describe a run. Unknown values are None, and the field `unknown` gives the reasons."""
     unknown: dict[str, str] = dict(seen.others.reasons)
     cpus = seen.location.exclusive_cpus or seen.location.shared_cpus
     elapsed_us = max(1, (seen.last.at_ns - seen.first.at_ns) // 1000)
@@ -238,7 +239,7 @@ def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
-    """Judge the device interrupts on the CPU that handled most of them."""
+    """Judge the device interrupts on the one CPU that handled the most of them."""
     if interrupts is None:
         return None
     by_cpu: dict[int, int] = {}

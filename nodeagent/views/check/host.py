@@ -1,4 +1,4 @@
-"""Checks of the host: kernel, cgroups, and other programs that write the same settings. One function per check, without I/O."""
+"""Checks of the host: kernel, cgroups, and other programs that write the same settings. Each check is one function without I/O."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Checks of the isolation of exclusive CPUs from host processes, interrupts and kernel work. One function per check, without I/O."""
+"""Checks of the isolation of exclusive CPUs from host processes, interrupts and kernel work. Each check is one function without I/O."""
 
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.settings import COMMAND_LINE, SYSTEMD, parse_parameters

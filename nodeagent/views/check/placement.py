@@ -1,4 +1,4 @@
-"""Checks that machine and configuration match: SMT, reserved CPUs, huge pages. One function per check, without I/O."""
+"""Checks that machine and configuration match: SMT, reserved CPUs, huge pages. Each check is one function without I/O."""
 
 from collections.abc import Iterator
 
@@ -57,7 +57,7 @@ def _format_online_command(cpus: CpuSet) -> str:
 
 
 def _format_switch(cpus: CpuSet, state: int) -> str:
-    """Format a shell command that switches CPUs on or off. It uses `seq` for consecutive CPUs."""
+    """Format a shell command that switches CPUs on or off. The command uses `seq` for consecutive CPUs."""
     if len(cpus) == 1:
         return f"echo {state} | sudo tee /{CPUS}/cpu{cpus}/online"
     words = []

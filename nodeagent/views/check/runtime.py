@@ -1,4 +1,4 @@
-"""Checks of the container runtime behind `nriSocket`, one function per check, without I/O.
+"""Checks of the container runtime behind `nriSocket`. Each check is one function without I/O.
 
 Nothing is checked if no runtime is configured.
 """
@@ -11,7 +11,9 @@ from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _MIN_TIMEOUT_MS = 1000
-"""Minimum of a plugin's timeout in milliseconds. A decision is written to disk before the answer, and disks are sometimes slow."""
+"""Smallest acceptable timeout of a plugin in milliseconds. A decision is written to disk before the answer, and disks are
+sometimes slow.
+"""
 _CONFIG_TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART_COMMAND = "sudo systemctl restart containerd"
 

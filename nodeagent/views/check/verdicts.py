@@ -23,9 +23,9 @@ class Level(enum.Enum):
     NOTE = "note"
     """Level of a fact that is worth knowing although nothing is wrong."""
     WARNING = "warning"
-    """Level for pods that run slower or less isolated than possible."""
+    """Level of a result because of which pods run slower or less isolated than possible."""
     FAILURE = "failure"
-    """Level for an agent that can't work, or whose settings another program changes back."""
+    """Level of a result because of which the agent can't work, or another program changes the agent's settings back."""
     UNKNOWN = "unknown"
     """Level of a check that needs a missing or unreadable file."""
 
@@ -117,5 +117,5 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def reserved(self) -> CpuSet:
-        """Return the reserved CPUs, which no pod gets exclusively."""
+        """Return the reserved CPUs, which a pod never gets exclusively."""
         return CpuSet() if self.rules is None else self.rules.reserved

@@ -1,6 +1,6 @@
 """Explanation as a document of plain values: the decision, its steps, the missing resources and the remedies. docs/explain.md describes it.
 
-words.py and text.py have the text for users.
+words.py and text.py make the text for users.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ class ExplainedPod(Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
-    """Known amounts of a container runtime's pod, each with its source."""
+    """Known properties of a container runtime's pod, each with its source."""
     refused_resize: Document | None = None
     """Refused resize of a running pod, as a document (views/explain/resizes.py)."""
 
@@ -81,8 +81,8 @@ def describe_explanation(
         config: the configuration of the decisions.
         what_if: the node and its allocations.
         where: a short description of the machine.
-        has_partitions: whether the machine's kernel has partitions below other cgroups (6.7). None means that this is unknown. The document
-            then assumes that it has.
+        has_partitions: whether the machine's kernel supports partitions below other cgroups (6.7). None means that this is unknown. The
+            document then assumes that the kernel supports them.
         with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. The time for n pods grows
             with n².
     """

@@ -15,24 +15,24 @@ from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 FEW_SETS = 3
-"""Limit up to which all NUMA nodes with the same shortage are named."""
+"""Maximum number of sets of NUMA nodes with the same result that are all named."""
 MOST_NODES = 8
-"""Limit on the NUMA nodes listed one by one. The nodes with the smallest shortages are listed."""
+"""Maximum number of NUMA nodes listed one by one. The nodes with the smallest shortages are listed."""
 
 
 class RefusedDecision(Struct, frozen=True):
     """Refused pod, and the node on which it was refused."""
 
     before: WhatIf
-    """Node before the decision, with only the resources that the pod may have."""
+    """Node before the decision, with only those resources that the pod is allowed to get."""
     trace: Trace
     promises: Promises
     """Allocations at the time of the refusal, including those of the pod's earlier containers."""
     nodes: tuple[NodeHeadroom, ...]
-    """NUMA nodes that the pod may have."""
+    """NUMA nodes from which the pod is allowed to get resources."""
 
     def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
-        """Return the name and the demand of a container. For None, return those of the whole pod."""
+        """Return the name and the demand of a container. If the container is None, return those of the whole pod."""
         if container is None:
             return "the pod as a whole", self.trace.demand
         return f"container {container}", next(c for c in self.trace.demand.containers if c.name == container)
@@ -98,9 +98,9 @@ class ExplanationView(Struct, frozen=True):
     requested: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[str]] = lambda _pod, _demand: ()
     """Function that formats the requested amounts."""
     notes: Callable[[Sequence[ResourceDemand], NodeHeadroom], str] = lambda _demands, _node: ""
-    """Function that describes why the request may be unable to use a NUMA node's amounts."""
+    """Function that describes why the request may be unable to use a NUMA node's free amounts."""
     holders: Callable[[NodeHeadroom], str] = lambda _: ""
-    """Function that returns, in brackets, the names of the pods that have the amounts of a NUMA node. Empty without such pods."""
+    """Function that returns, in brackets, the names of the pods that hold the resource on a NUMA node. Empty without such pods."""
     reuse: Callable[[RefusedDecision], Iterable[str]] = lambda _: ()
     """Function that describes the amounts of the pod's init containers, which count as free for the pod."""
 

@@ -1,4 +1,4 @@
-"""Sentences about a refusal: the resources missing on each NUMA node, and the remedies. text.py has the layout."""
+"""Sentences about a refusal: the resources missing on each NUMA node, and the remedies. text.py lays them out."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -32,7 +32,7 @@ from nodeagent.views.explain.resources.memory import explain_unread
 from nodeagent.views.wording.words import format_bytes, format_count, format_requested_bytes
 
 _MOST_ENDED = 8
-"""Limit on the named pods that would have to end."""
+"""Maximum number of pods named as those that would have to end."""
 
 
 def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:

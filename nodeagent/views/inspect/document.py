@@ -44,7 +44,7 @@ class NodeVerdict(StrEnum):
     AGENT_AWAY = "agentAway"
     """Verdict that no agent answers. In a copy of a node, it means that only the saved state is known."""
     REFUSED = "refused"
-    """Verdict that a pod which the user has named is refused."""
+    """Verdict that a pod named by the user is refused."""
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
@@ -103,7 +103,7 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
 
 
 def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
-    """Return the view without all other pods and their cgroups. The allocations of these other pods stay in the state."""
+    """Return the view with only these pods and their cgroups. The allocations of all other pods stay in the state."""
     entries = tuple(entry for entry in view.state.entries if entry.pod.uid in pod_uids)
     others = (entry for entry in view.state.entries if entry.pod.uid not in pod_uids)
     gone = {path for entry in others for path, _ in _owners_by_path(entry)}

@@ -37,7 +37,9 @@ _ATTENTION = re.compile(
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,
 )
-"""Pattern of words to colour. The words have capital letters or a fixed context, so that no name of a pod or container matches."""
+"""Pattern of words to colour. The words have capital letters or a fixed context, so that the pattern never matches a name of a pod or
+container.
+"""
 
 
 def render(

@@ -28,7 +28,9 @@ _ALIGNED = "<<<>>><"
 _CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 20), (2, 4), (0, 10))
 """Columns and the widths to which they are cut, in this order, until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
-"""Minimum load per CPU that is shown, in percent. Two counters are read one after the other, which may cause smaller differences."""
+"""Minimum load of foreign tasks, in percent of a CPU, that is shown. Two counters are read one after the other, which may cause smaller
+differences.
+"""
 
 
 class Poll(Struct, frozen=True):
@@ -54,7 +56,7 @@ class DisplaySettings(Struct, frozen=True):
 
     width: int
     height: int | None = None
-    """Number of lines. None means that every row is shown."""
+    """Number of lines of the frame. None means that every row of the table is shown."""
     offset: int = 0
     """Number of table rows that are scrolled out of view."""
     sort: str = "name"
@@ -245,7 +247,9 @@ def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, 
 
 
 def _compute_foreign_load(container: Document, look: Poll) -> int:
-    """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means that it is negligible or unknown."""
+    """Return the load of foreign tasks on a container's exclusive CPUs, in percent of one CPU. 0 means that the load is negligible or
+    unknown.
+    """
     own = CpuSet.parse(container["promised"]["cpus"] or "")
     runs = container["state"]["name"] in {"Running", "Open"}
     is_known = container["cgroup"] in look.rates.containers and all(cpu in look.rates.cpus for cpu in own)

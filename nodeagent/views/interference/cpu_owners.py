@@ -17,7 +17,7 @@ class ExclusiveCpus(Struct, frozen=True):
     uid: str
     containers: tuple[str, ...]
     cpus: CpuSet
-    """Online CPUs."""
+    """The owner's exclusive CPUs that are online."""
     cgroups: tuple[str, ...]
     """Cgroups of this pod with containers that may use one of these CPUs, as paths below the pods' cgroup."""
     devices: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class ExclusiveCpus(Struct, frozen=True):
 
 
 def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
-    """Return the owners of exclusive CPUs, in the order of the pods. `uids` has the UIDs of the pods to include; None means all."""
+    """Return the owners of exclusive CPUs, in the order of the pods. `uids` are the UIDs of the pods to include; None means all pods."""
     return tuple(
         owner
         for entry in view.state.entries

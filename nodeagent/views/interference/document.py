@@ -1,8 +1,8 @@
 """Document of foreign tasks and interrupts on exclusive CPUs, with stable names and sorted by time.
 
 A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. The task's descendants belong to the
-owner, too, even if they exited before they were seen. A task that was already exiting when counting began is left out. No cgroup lists such
-a task any more, and it will soon leave the CPU.
+owner, too, even if they exited before they were seen. A task that was already exiting when counting began is left out. Such a task is no
+longer listed in any cgroup, and will soon leave the CPU.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ class Observations(Struct, frozen=True):
     """IDs of the tasks that ran at the end, by CPU, for CPUs without a task switch."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
-    """Pids of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""
+    """PIDs of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""
     interrupts_by_device: Mapping[str, frozenset[int]] = {}
     """Interrupts by device, for devices requested by containers."""
 
@@ -156,7 +156,7 @@ def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tup
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
-    """Return whether a task or interrupt could run on other CPUs and wasn't requested by the owner."""
+    """Return whether a task or interrupt could run on other CPUs, and wasn't requested by the owner of the CPU."""
     return one["movable"] is not False and not one.get("claimed", False)
 
 

@@ -102,7 +102,7 @@ def _describe_machine(run: Simulation, where: str) -> Document:
 
 
 def _remove_shared_cpus(pod: Document) -> Document:
-    """Return the decision without the CPUs of containers in the shared pool, because these change with the pool."""
+    """Return the document of a pod without the CPUs of containers in the shared pool, because these CPUs change with the pool."""
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 

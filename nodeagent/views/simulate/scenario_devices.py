@@ -1,7 +1,7 @@
 """Devices of a replayed scenario: kubelet's knowledge of each plugin's devices, and its file kubelet_internal_checkpoint.
 
-This module makes no decisions. It only has the events between decisions: plugins that register, list devices and disconnect, and kubelet's
-own restarts. A plugin answers at once, by the scenario's rules.
+This module makes no decisions. It only handles the events between decisions: plugins that register, list devices and disconnect, and
+kubelet's own restarts. A plugin answers at once, by the scenario's rules.
 """
 
 import json

@@ -83,20 +83,20 @@ class _StartRefusedError(Exception):
 
 
 class _File(Struct):
-    """File of a manager: its text, and the encoded state. Text and state differ until the first write."""
+    """File of a manager: the text as written, and the manager's state as text. The two differ until the first write."""
 
     encode: Callable[[Managers, Promises], str]
     text: str | None
     encoded: str = ""
 
     def write_at_start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
-        """Write the file after a start if it didn't exist, or if the state was empty and has been filled in."""
+        """Write the file after a start if the file didn't exist, or if the state was empty and has been filled in."""
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
 
     def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """Write the file after a step if anything has changed, even if it was changed back."""
+        """Write the file after a step if the manager's state has changed, even if it was changed back."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:

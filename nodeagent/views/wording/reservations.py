@@ -14,7 +14,7 @@ def render_reservations(
     name_user: Callable[[int], str] = str,
     format_time: Callable[[int], str] = str,
 ) -> str:
-    """Format reservations as text. Empty if there are none.
+    """Format reservations as text. The text is empty without reservations.
 
     Args:
         reservations: documents of reservations.

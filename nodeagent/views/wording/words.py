@@ -1,4 +1,4 @@
-"""Single facts of an inspection as words: states, exits, quotas, amounts, times. views/inspect/text.py has the layout."""
+"""Single facts of an inspection as words: states, exits, quotas, amounts, times. views/inspect/text.py lays them out."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -9,7 +9,7 @@ from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
-"""Limit on the locations listed one by one. Further locations are only counted."""
+"""Maximum number of locations listed one by one. Further locations are only counted."""
 _KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _DECIMAL_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"))
@@ -55,7 +55,7 @@ def format_state(container: Document, at_ms: int) -> str:
 
 
 def format_processes(count: int | None) -> str:
-    """Format the number of processes. None means that it is unknown."""
+    """Format the number of processes. None means that the number is unknown."""
     match count:
         case None:
             return "processes unknown"
@@ -159,8 +159,8 @@ def format_bytes(amount: int | None) -> str:
 
 
 def format_requested_bytes(amount: Quantity) -> str:
-    """Format an amount of bytes as in a manifest. An amount with a part of a byte also has the number of bytes: `0.1Gi` is `107374182400m`
-    in canonical form.
+    """Format an amount of bytes as in a manifest. If the amount includes a fraction of a byte, add the number of bytes: `0.1Gi`, for
+    instance, is `107374182400m` in canonical form.
     """
     if amount.value() * 10**9 == amount.nano:
         return str(amount)

@@ -19,11 +19,11 @@ from nodeagent.formats.node_view import NodeView, Observation
 
 
 def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
-    """Add the observed cgroups, unless the view has them already. Of the processes, only the main processes are known then.
+    """Add the observed cgroups, unless the view has them already. The view then contains no processes except the main processes.
 
     Args:
         view: the view.
-        only_pods: whether to leave out cgroups that belong to no pod of the view.
+        only_pods: whether to leave out cgroups that don't belong to a pod of the view.
     """
     if view.observation is not None:
         return view

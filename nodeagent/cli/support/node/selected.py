@@ -11,7 +11,7 @@ from nodeagent.formats.node_view import NodeView, ViewReader
 def read_node(options: argparse.Namespace) -> NodeView:
     """Read the state of the selected node.
 
-    This node's running agent reports its own configuration; for another node `--config` takes precedence over the captured one.
+    This node's running agent reports its own configuration; for another node, `--config` takes precedence over the captured configuration.
 
     Raises:
         NodeAgentError: the state or the configuration can't be read, or don't match the machine.

@@ -61,7 +61,9 @@ class WhatIfNode(Struct, frozen=True):
     state: NodeState | None = None
     """State of the node. None means that the node has no pods, or that its pods are ignored."""
     has_partitions: bool | None = None
-    """Whether the node's kernel supports cpuset partitions below other cgroups (6.7). None means unknown, or that no pod needs them."""
+    """Whether the node's kernel supports cpuset partitions below other cgroups (6.7). None means that this is unknown, or that none of the
+    pods needs partitions.
+    """
 
 
 def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = None) -> WhatIfMachine:
@@ -171,7 +173,9 @@ def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> Wha
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:
-    """Tell whether the kernel supports cpuset partitions below other cgroups. None means unknown, or that no pod needs a partition."""
+    """Tell whether the kernel supports cpuset partitions below other cgroups. None means that this is unknown, or that none of the pods
+    needs a partition.
+    """
     if config.host_isolation == "none":
         return None
     kernel = add_cgroups(known).kernel

@@ -45,7 +45,7 @@ def describe_allocation(step: AllocationStep) -> Document:
 
 
 def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] | None:
-    """Explain why an allocation failed. None means that no resource can add anything to the message."""
+    """Explain why an allocation failed. None means that none of the resources can add anything to the message."""
     for at, view in enumerate(VIEWS):
         why = view.explain_step(pod, step)
         if why is not None:
