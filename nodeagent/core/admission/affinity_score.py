@@ -37,7 +37,7 @@ def rank_by_strategy(
         topology: the topology manager, with its options.
         managers: all managers.
         promises: the promises before this merge.
-        hints: the hints to be merged. A list that accepts any node isn't scored.
+        hints: the hints to be merged. A resource whose hints accept any node isn't scored.
     """
     if topology.strategy is None:
         return None
@@ -67,7 +67,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the percentage of the amounts on these nodes that is allocated. None means that these nodes have none of the resource."""
+    """Return the percentage of the amounts on these nodes that is allocated. None means that the resource doesn't exist on these nodes."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

@@ -1,5 +1,5 @@
 """Pods that require a NUMA node, require a class of cores, or ask to be near devices. The managers see only the resources that such a pod
-may have.
+is allowed to get.
 
 kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy as if all other resources were
 allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist only of the permitted CPUs. Devices

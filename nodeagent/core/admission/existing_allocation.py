@@ -1,4 +1,4 @@
-"""Pods that already hold all requested resources, as after a restart, or on a node that kubelet managed before.
+"""Pods that already hold all requested resources, for instance after a restart, or on a node that kubelet managed before.
 
 Admitting such a pod again allocates nothing and never refuses the pod (Erratum.POD_ALLOCATED_AGAIN and the errata after it describe
 kubelet's behaviour).
@@ -27,7 +27,7 @@ def holds_all(
         managers: the managers, as built.
         held: the pod's holdings.
         pod: the pod's requests.
-        by_pod: whether the pod gets one set, which its containers share.
+        by_pod: whether the pod as a whole gets one allocation, which its containers share.
         is_running: whether the pod was admitted before.
     """
     if pod.is_skipped:
@@ -63,7 +63,7 @@ def kept_hints(
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
-    """Return the changes of metrics that kubelet counts when it admits a pod that already holds its resources."""
+    """Return the increments of metrics with which kubelet counts the admission of a pod that already holds its resources."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

@@ -1,7 +1,7 @@
 """Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
 
-The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. This module has the invariants
-that all resources share. A resource's own invariants are in its package, for example core/resources/cpu/invariants.py.
+The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. This module contains the
+invariants that all resources share. A resource's own invariants are in its package, for example core/resources/cpu/invariants.py.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return a violation for each claimed device that no container of the claim's pod holds."""
+    """Return a violation for each claimed device that isn't held by any container of the claim's pod."""
     for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
         kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}

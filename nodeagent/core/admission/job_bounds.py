@@ -20,8 +20,8 @@ def find_exceeded_bound(
         bounds: the limits.
         held: the user's other jobs.
         job: the job.
-        reserved: names of resources that a job takes from a reservation, so that they don't count here. They are listed by the UID of the
-            job's pod.
+        reserved: names of the resources that a job takes from a reservation, by the UID of the job's pod. Amounts of these resources don't
+            count here.
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
@@ -30,8 +30,8 @@ def find_exceeded_bound(
 
 
 def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
-    """Return a text about the limit that a reservation would exceed together with the user's other reservations. None means that no limit
-    is exceeded.
+    """Return a text about the limit that a reservation would exceed together with the user's other reservations. None means that the
+    reservation stays within all limits.
     """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:

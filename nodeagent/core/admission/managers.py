@@ -60,7 +60,7 @@ class Managers(Struct, frozen=True):
     rules: DemandRules
     quirks: frozenset[Erratum]
     plugged: "tuple[DevicePool, ...]" = ()
-    """Pools of devices from device plugins."""
+    """Pools of the devices that device plugins offer."""
 
     @property
     def grantable(self) -> CpuMask:
@@ -111,7 +111,7 @@ class Managers(Struct, frozen=True):
 
     @property
     def device_manager(self) -> "DeviceResource | None":
-        """Return the device manager. None means that no pod can request devices by count."""
+        """Return the device manager. None means that pods can't request devices by count."""
         if DeviceHoldings not in [one.holdings for one in self.providers.resources]:
             return None
         from nodeagent.core.resources.devices.resource import DeviceResource  # noqa: PLC0415 - as in `knowing`
@@ -130,8 +130,8 @@ class Managers(Struct, frozen=True):
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
-        """Return the managers without settings for preferred NUMA nodes, because kubelet lacks these settings (`sameNumaNodes`,
-        `spreadHugePages`).
+        """Return the managers without the settings that prefer NUMA nodes (`sameNumaNodes`, `spreadHugePages`), because kubelet lacks these
+        settings.
         """
         resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
@@ -187,7 +187,7 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the pod is decided again in a later turn, because a device plugin has not answered yet."""
+        """Whether the decision on the pod is made again in a later turn, because a device plugin has not answered yet."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
@@ -241,7 +241,9 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return an error for each enabled setting that prefers NUMA nodes, if errata are reproduced. No kubelet has these settings."""
+    """If errata are reproduced, return an error for each enabled setting that prefers NUMA nodes, because kubelet doesn't have these
+    settings.
+    """
     if placement.errata is Errata.FIXED:
         return ()
     settings = (("sameNumaNodes", placement.same_numa_nodes), ("spreadHugePages", placement.spread_huge_pages))
@@ -279,7 +281,7 @@ def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promis
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
     """Check nodeagent's saved promises against the current machine and configuration.
 
-    Changes of online CPUs and of memory are applied. `shortfalls` has the promises that the machine can't keep.
+    Changes of online CPUs and of memory are applied. The function `shortfalls` returns the promises that the machine can't keep.
     """
     for manager in managers.providers.resources:
         judged = manager.validate(promises)
@@ -331,8 +333,8 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first tried as a required class.
-    If that fails, any class is allowed.
+    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first tried as if it were
+    required. If the pod is refused, all classes are allowed.
     """
     demand = demand_of(managers.rules, pod)
     sort_refusal = _refuse_unsorted(managers, pod) if managers.cpu_plugins else None
@@ -351,7 +353,7 @@ def _decide(
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Return the waiting items in the order in which they are decided. Only CPU plugins (Sort) change their order."""
+    """Return the waiting items in the order of the decisions on them. Only CPU plugins (Sort) change this order."""
     if not managers.cpu_plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
@@ -360,7 +362,7 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 
 def describe_suspended_plugins(managers: Managers) -> str | None:
-    """Describe the CPU plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
+    """Describe the CPU plugins that are no longer called, and the effect on pods. None means that all plugins are still called."""
     if not managers.cpu_plugins:
         return None
     from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - as above
@@ -378,7 +380,7 @@ def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> 
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod if a CPU plugin failed to determine the pod's place in the order. None means no refusal."""
+    """Refuse a pod if a CPU plugin failed to determine the pod's place in the order. None means that the pod isn't refused."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.cpu_plugins, pod)
@@ -386,7 +388,9 @@ def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
 
 
 def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
-    """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means no preference."""
+    """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means that there is no preference,
+    or only one class of cores.
+    """
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
     return wish if is_open and managers.placement.has_static_cpus and wish in managers.topology.core_classes else None

@@ -11,15 +11,17 @@ from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
 _MAX_DEVICES = 12
-"""Limit on the devices that a refusal lists."""
+"""Maximum number of devices that a refusal lists."""
 _MAX_NAMES = 3
-"""Limit on the listed names of one device, because a network card may have hundreds of interfaces."""
+"""Maximum number of listed names of one device, because a network card may have hundreds of interfaces."""
 _MAX_CHARACTERS = 64
-"""Limit on the characters of a listed name, because users can rename interfaces. A quoted problem may have ten times as many characters."""
+"""Maximum length of a listed name in characters, because users can rename interfaces. A quoted problem may have ten times as many
+characters.
+"""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name. Without a scan of devices there are no hints, so only existing holdings are considered."""
+    """Return the hints for each name in `near`. Without a scan of devices there are no hints, so only existing holdings are considered."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)

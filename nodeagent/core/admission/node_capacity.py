@@ -19,7 +19,7 @@ NodeAmounts = tuple[tuple[str, int], ...]
 
 
 class Allocatable(Struct, frozen=True):
-    """Amounts that the node has for pods."""
+    """Amounts of the node's resources that pods can use."""
 
     pods: int
     amounts: NodeAmounts
@@ -44,7 +44,7 @@ class Usage(Struct, frozen=True):
         return self._add(pod, -1, pod_level_resources)
 
     def is_less_than(self, before: "Usage") -> bool:
-        """Whether the sums contain fewer pods than `before`, or a smaller amount of some resource."""
+        """Whether this usage contains fewer pods than `before`, or a smaller amount of some resource."""
         amounts = dict(self.amounts)
         return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
 
@@ -79,7 +79,7 @@ class Insufficient(Struct, frozen=True):
 
 
 _REQUESTS = "list_requests"
-"""Key of a pod's requests in `Pod.derived`. The requests are cached, because each decision adds up the requests of all pods."""
+"""Key under which a pod's requests are cached in `Pod.derived`, because each decision adds up the requests of all pods."""
 
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
@@ -157,7 +157,7 @@ def with_machine(config: Config, memory_bytes: int) -> Config:
 
 
 def eviction_bytes(config: Config, memory_bytes: int) -> int:
-    """Return the hard eviction threshold `memory.available` in bytes. The value 0 means no threshold."""
+    """Return the hard eviction threshold `memory.available` in bytes. The value 0 means that there is no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
     # Floats as in kubelet, because the memory manager compares sums exactly. The percentage is a float32, and its product with the capacity

@@ -15,7 +15,7 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
 
 _LEAST_MEMORY_BYTES = 2**24
-"""Lower bound on a machine's memory, for checks of a percentage without a machine. No Linux with cgroup v2 boots in 16 MiB."""
+"""Lower bound on a machine's memory in bytes, for checks of a percentage without a machine. Linux with cgroup v2 doesn't boot in 16 MiB."""
 
 
 class NodeSetup(Struct, frozen=True):
@@ -88,8 +88,8 @@ def on_machine(
 
 
 def find_impossible(config: Config) -> tuple[StartRefused, ...]:
-    """Return the errors of a configuration that no machine can satisfy. Other errors in the placement settings are found by a separate
-    check.
+    """Return the errors because of which a configuration is invalid on every machine. Other errors in the placement settings are found by a
+    separate check.
     """
     placement = with_machine(config, _LEAST_MEMORY_BYTES).placement
     if placement.memory_manager_policy != "Static" or invalid_entries(placement) is not None:
@@ -98,8 +98,8 @@ def find_impossible(config: Config) -> tuple[StartRefused, ...]:
 
 
 def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts such a configuration, but then admits
-    no pod that requests CPUs.
+    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts such a configuration, but then refuses
+    every pod that requests CPUs.
     """
     placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:

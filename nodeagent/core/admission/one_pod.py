@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """Event: a trial with a preference (class of cores, or a setting that kubelet lacks) has failed, so the pod is decided again without
-    the preference.
+    """Event: a trial with a preference (class of cores, or a setting that kubelet lacks) has failed, so the decision on the pod is made
+    again without the preference.
     """
 
 
@@ -61,7 +61,7 @@ class Providers(Struct, frozen=True):
     observer: AllocationObserver | None = None
     """Observer of every allocation. The observer doesn't influence decisions."""
     devices: "PlacedDevices | None" = None
-    """Devices that pods may ask to be near. None means that no scan was made, because no pod names devices."""
+    """Devices that pods may ask to be near. None means that the devices weren't scanned, because no pod names devices."""
     near: ResourceHints = ()
     """Hints, by name, of the devices that this pod asks to be near. These hints precede all others, like the hints of kubelet's device
     manager.
@@ -75,7 +75,7 @@ class Providers(Struct, frozen=True):
         raise AssertionError("the node has this resource")
 
     def find(self, kind: type[R]) -> R | None:
-        """Return the resource of this type. None means that the node has none."""
+        """Return the resource of this type. None means that the node doesn't have such a resource."""
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
@@ -145,8 +145,7 @@ def run_admission(
         pod: the pod's requests.
         is_running: whether a running pod is admitted again after a start.
         unfit: reason why nothing can be allocated to the pod. The pod is refused unless it already holds everything.
-        has_claimed: whether the pod's holdings are only the new allocations of its claims, so that the other requests must still be
-            decided.
+        has_claimed: whether the pod's holdings are only the new allocations of its claims, so that its other requests must still be met.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology

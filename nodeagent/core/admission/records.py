@@ -15,7 +15,7 @@ from nodeagent.core.resources.memory.restore import restore_memory
 
 
 class Records(Struct, frozen=True):
-    """Both state files of kubelet, as found. None means that a file doesn't exist."""
+    """Contents of both state files of kubelet's managers. None means that a file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None

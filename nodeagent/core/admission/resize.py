@@ -78,8 +78,8 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, decision: object) -> bool:
-    """Tell whether a pod that can't be resized is decided again instead. This is possible for pods that pin systemd units, because units
-    can get other CPUs while they run.
+    """Tell whether the decision on a pod that can't be resized is made again instead. This is possible for pods that pin systemd units,
+    because units can get other CPUs while they run.
     """
     return isinstance(decision, NotResized) and bool(new.units)
 
@@ -90,8 +90,8 @@ def without_variables(pod: Pod) -> Pod:
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that the manifest's pod would resize. None means that no such pod runs, or that the two differ in more than
-    amounts.
+    """Return the running pod that the manifest's pod would resize. None means that the pod doesn't run, or that the two pods differ in more
+    than amounts.
     """
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
@@ -100,7 +100,7 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
 
 
 def _list_fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
-    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that there are no pod-level amounts."""
+    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that the pod has no pod-level amounts."""
     if resources is None:
         return None
     parts = (resources.requests, resources.limits)
@@ -127,7 +127,7 @@ def resized(
         new: the same pod with other amounts, as `is_resize` requires.
         usage: the requests of all pods with holdings, including this pod.
         allocatable: the node's amounts for pods. None means that the capacity isn't checked.
-        occupied: CPUs with processes that belong to no pod. These CPUs are avoided if there are enough others.
+        occupied: CPUs with processes that don't belong to any pod. These CPUs are avoided if there are enough others.
 
     Returns:
         The new promises, or the reason why the pod stays unchanged.
@@ -222,7 +222,7 @@ def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
 
 
 def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit. If the container has none, return the pod-level limit."""
+    """Return a container's limit. If the container doesn't have one, return the pod-level limit."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
@@ -233,7 +233,7 @@ class AmountChange(Struct, frozen=True):
     container: str | None
     resource: str
     before: str | None
-    """The former amount as written. None means that the manifest had no such amount."""
+    """The former amount as written. None means that the amount was missing in the manifest."""
     after: str | None
 
 

@@ -34,17 +34,17 @@ class ResourceKind(Struct, frozen=True):
     error.
     """
     books: type[Books] | None = None
-    """Type of the resource's data on the whole node. None means that the resource has no such data."""
+    """Type of the accounts that the resource keeps for the whole node. None means that the resource keeps none."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Function that returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Function that describes a container's holding in a few words. The text is empty if the container holds none, or if views/holdings has
-    a module for the resource.
+    """Function that describes a container's holding in a few words. The text is empty if the container doesn't hold the resource, or if
+    views/holdings has a module for it.
     """
     metrics: "tuple[MetricSpec, ...]" = ()
     """Specifications of the resource's gauges, if they are not in core/metrics."""
     resizable: frozenset[str] = frozenset()
-    """Names in `requests` of the amounts that may change while a pod runs."""
+    """Names of the resources in `requests` whose amounts may change while a pod runs."""
 
 
 def _build_cpus(topology: Topology, placement: Placement) -> "CpuResource | tuple[StartRefused, ...]":

@@ -27,16 +27,16 @@ class Room(Struct, frozen=True):
     """Holdings of the known pods."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     orphans: CpuSet = CpuSet()
-    """CPUs with processes that belong to no known pod."""
+    """CPUs with processes that don't belong to any known pod."""
     reservations: tuple[tuple[Reservation, int, bool], ...] = ()
     """Reservations for jobs. Each has its begin in milliseconds since boot (which changes if the clock is set), and whether
     it has begun.
     """
     plugged: "tuple[DevicePool, ...]" = ()
-    """Pools of devices from device plugins."""
+    """Pools of the devices that device plugins offer."""
 
     def has_more_than(self, before: "Room") -> bool:
-        """Whether resources were released since `before`, or the node itself has changed. Devices of plugins don't count."""
+        """Whether resources were released since `before`, or the node itself has changed. Devices of device plugins don't count."""
         if self is before:
             return False
         return (

@@ -72,7 +72,8 @@ def find_spread(
     """Return the NUMA nodes over which a container's huge pages should be spread. Each has the amount of the given resource that the
     container holds on the node.
 
-    Empty means no preference. The container has no huge pages or is on a single node, or a strict policy keeps it on other nodes.
+    Empty means that there is no preference: the container has no huge pages or is on a single node, or a strict policy keeps it on other
+    nodes.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()

@@ -25,7 +25,7 @@ class UnitTaken(Struct, frozen=True):
 
 
 def find_taken_unit(units: frozenset[UnitKey], holders: Iterable[tuple[str, frozenset[UnitKey]]]) -> UnitTaken | None:
-    """Return a unit that another pod already pins. None means that no other pod pins one of these units.
+    """Return a unit that another pod already pins. None means that none of these units is pinned by another pod.
 
     Args:
         units: the units of a pod.

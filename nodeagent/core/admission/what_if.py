@@ -43,7 +43,7 @@ class WhatIf(Struct, frozen=True):
     usage: Usage = field(default_factory=Usage)
     """Sum of the active pods' requests."""
     idle: tuple[Pod, ...] = ()
-    """Idle pods, which hold nothing but still pin their units."""
+    """Idle pods, which hold no resources but still pin their units."""
     origins: Mapping[str, Origin] = {}
     """Origins of known pods, by UID. A pod that isn't listed is from a manifest."""
     moving: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ class WhatIf(Struct, frozen=True):
         return cls.of(managers, state.promises, state.holding_pods(), allocatable, state.idle_pods())
 
     def unit_keys(self, pod: Pod) -> frozenset[UnitKey]:
-        """Return the keys of the units that a pod pins."""
+        """Return the units that a pod pins, each as its domain and name."""
         return list_unit_keys(pod, self.origins.get(pod.uid, Origin("")))
 
     @property
@@ -162,5 +162,7 @@ class Fits(Struct, frozen=True):
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the keys of a pod that are unique on a node. A later pod with one of these keys replaces this pod."""
+    """Return the properties of a pod that are unique on a node (its UID and its name). A later pod that shares one of them replaces this
+    pod.
+    """
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

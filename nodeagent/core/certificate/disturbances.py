@@ -20,7 +20,7 @@ class MeasuredRate(Struct, frozen=True):
     rate: int
     """Share in thousandths, number per second and CPU, or number of times (see `Threshold.unit`)."""
     amount: int
-    """Absolute amount, in the unit of the kind's threshold."""
+    """Absolute amount, in the unit `Threshold.amount_unit`."""
     source: str = ""
     """Name of the disturbance's largest cause. Empty means unknown."""
 
@@ -140,7 +140,7 @@ def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
 def find_disturbances(
     measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS
 ) -> tuple[Disturbance, ...]:
-    """Find the quantities that disturb, the largest first, with causes before their effects.
+    """Find the quantities that disturbed the run, the largest first, with causes before their effects.
 
     Args:
         measured: quantities by the names of `THRESHOLDS`. None means unknown.
@@ -165,7 +165,9 @@ def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
 
 
 def find_verdict(measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS) -> str:
-    """Return the verdict: `clean`, `disturbed`, or `unknown` if nothing disturbed but other tasks couldn't be measured."""
+    """Return the verdict: `clean`, `disturbed`, or `unknown` if no disturbance was found but the time of other tasks couldn't
+    be measured.
+    """
     if find_disturbances(measured, thresholds):
         return "disturbed"
     return "unknown" if measured.get(ESSENTIAL) is None else "clean"

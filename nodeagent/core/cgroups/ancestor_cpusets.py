@@ -1,4 +1,4 @@
-"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. Withheld CPUs count as offline, because no pod can run on them."""
+"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. Withheld CPUs count as offline, because pods can't run on them."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ def find_withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
     """Find the online CPUs that the pods' cgroup lacks.
 
     Args:
-        chain: (path, effective CPUs) of each cgroup from the root down to the pods' cgroup. The root has every online CPU, so a CPU that
-            goes offline isn't mistaken for a withheld CPU.
+        chain: (path, effective CPUs) of each cgroup from the root down to the pods' cgroup. The root cgroup has every online CPU, so a CPU
+            that goes offline isn't mistaken for a withheld CPU.
     """
     if not chain:
         return NOTHING

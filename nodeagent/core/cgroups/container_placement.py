@@ -24,7 +24,7 @@ class ContainerPlacement(Struct, frozen=True):
     """CPUs, memory nodes and devices of one container, as reported to its processes."""
 
     exclusive_cpus: CpuSet
-    """CPUs on which no other container runs."""
+    """CPUs that no other container uses."""
     shared_cpus: CpuSet
     """CPUs of the node's shared pool, or of the pod's own pool."""
     memory_nodes: NumaSet
@@ -47,7 +47,7 @@ class ContainerPlacements(Struct, frozen=True):
     """Placements of all other containers, by the paths of their cgroups."""
 
     def by_key(self) -> dict[str, ContainerPlacement]:
-        """Return all placements by cgroup path. The pool's placement has the path of the pool's cgroup."""
+        """Return all placements by cgroup path. The placement `of_pool` is listed under the path of the pool's cgroup."""
         pooled = {} if self.of_pool is None else dict.fromkeys((POOL, *self.pooled), self.of_pool)
         return pooled | self.others.by_key()
 
@@ -60,7 +60,7 @@ def container_placements(
     Args:
         node: the node's rules.
         state: the state whose promises the cgroups implement.
-        cgroups: the cgroups with the desired values, by path. A container without such a cgroup is left out.
+        cgroups: the cgroups that have their desired values, by path. A container whose cgroup isn't among them is left out.
         last: the result of an earlier call, which is reused for unchanged containers.
     """
     pool = cgroups.get(POOL)

@@ -103,7 +103,8 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they leave a smaller shared pool or none.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they make the shared pool smaller or
+    empty.
 
     Args:
         config: the configuration.
@@ -208,7 +209,7 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a QoS class. No pod in this class has a partition."""
+    """Return the cgroup of a QoS class. Pods in this class never have a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
@@ -218,8 +219,8 @@ def _make_pool_cgroups(
 ) -> Iterator[DesiredCgroup]:
     """Return the cgroups above the pooled pods.
 
-    The fallback CPUs are those of a pod with one container in the shared pool (`_make_pod_cgroups`). Below the payload cgroup, no cgroup
-    has a cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
+    The fallback CPUs are those of a pod with one container in the shared pool (`_make_pod_cgroups`). The cgroups below the payload cgroup
+    have no cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
     """
     pool = shared_pool(node, promises, kernel.online)
     bounds = node.reserved | (default_set(promises) if node.placement.has_static_cpus else kernel.online)
@@ -335,8 +336,8 @@ def _make_unit_cgroups(
     """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
 
     The agent decides only a unit's CPUs and memory nodes. The unit's own file decides the rest. The units' cgroups aren't below the pod's
-    cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If none of the reserved CPUs is online either, no CPUs are
-    desired, because systemd interprets an empty set as "no restriction".
+    cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If none of the reserved CPUs is online either, the unit's CPUs
+    stay unchanged, because systemd interprets an empty set as "no restriction".
     """
     pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():

@@ -30,7 +30,7 @@ def find_obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Return the reason why no process can enter a container. None means that a process can enter.
+    """Return the reason why processes can't enter a container. None means that they can.
 
     Args:
         entry: the pod.

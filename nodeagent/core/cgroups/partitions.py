@@ -36,10 +36,10 @@ def add_partitions(
     """Add the partitions to a pod's cgroups.
 
     The pod's cgroup is the partition in two cases: the pod has one container, or all its containers have exclusive CPUs and some share them
-    with an init container. (Two sibling partitions can't share CPUs.) In any other pod, each container with CPUs that no other container of
-    the pod uses has its own partition. A partition for the whole pod would leave containers of the shared pool without CPUs. A container
-    that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated at boot in a balanced
-    partition, so such CPUs are never mixed with others in one partition.
+    with an init container. (Two sibling partitions can't share CPUs.) In any other pod, a container has its own partition if it has CPUs
+    that no other container of the pod uses. A partition for the whole pod would leave containers of the shared pool without CPUs. In such a
+    partition, a container that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated
+    at boot in a balanced partition, so such CPUs are never mixed with others in one partition.
 
     Args:
         pod: the pod's cgroup.
@@ -102,7 +102,7 @@ class Step(Struct, frozen=True):
 
 
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """End each partition that differs from the desired one. Then withdraw the CPUs that no partition needs any more."""
+    """End each partition that differs from the desired one. Then withdraw the CPUs that partitions no longer need."""
     for want in reversed(desired):
         before = _find_partition(want, observed)
         if before is not None and _has_to_end(want, observed):

@@ -120,10 +120,10 @@ def concerns_partition(change: Change) -> bool:
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs that must not be granted, because processes outside of the desired cgroups run on them and no change can move these processes.
+    """CPUs that must not be granted, because processes outside of the desired cgroups run on them and can't be moved by any change.
     """
     orphans: tuple[str, ...] = ()
-    """Populated cgroups below the pods' cgroup that belong to no pod any more."""
+    """Populated cgroups below the pods' cgroup that no longer belong to a pod."""
     in_place: InPlace = MappingProxyType({})
     """Desired and observed values of the cgroups that need no change, by path."""
 
@@ -430,7 +430,7 @@ def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -
 
 
 def _grants_explicitly(cgroup: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has these CPUs because it lists them. Without listed CPUs that are online, the kernel falls back to the parent's
+    """Whether a cpuset has these CPUs because it lists them. If none of the listed CPUs is online, the kernel falls back to the parent's
     CPUs.
     """
     return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(cgroup) >= cpus)
@@ -448,7 +448,7 @@ def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterat
 def _find_usable_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
     """Return the CPUs on which processes of a cgroup may run now, including a process that enters the cgroup just now.
 
-    In a frozen cgroup, no process runs. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
+    Processes in a frozen cgroup don't run. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
     """
     if cgroup is None or (cgroup.is_frozen and not is_pinned(cgroup.path)):
         return CpuSet()

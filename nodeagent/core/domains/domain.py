@@ -72,14 +72,14 @@ class TurnDone(Struct, frozen=True):
 
 
 class TakenBack(Struct, frozen=True):
-    """Result of taking released devices back."""
+    """Result of taking released devices back from processes."""
 
     files_in_use: Mapping[str, str]
     problems: tuple[str, ...] = ()
 
 
 class DomainCounts(Struct, frozen=True):
-    """Counts since the previous call."""
+    """Numbers of a domain's events since the previous call of `count`."""
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
@@ -108,23 +108,23 @@ class Domain(Protocol):
     def observe(self, look: DomainInput, /) -> DomainView:
         """Read the existing cgroups of the domain's pods, by the paths of `PodEntry.container_path`.
 
-        Called before the turn is decided.
+        Called before the turn makes its decisions.
 
         Raises:
-            CgroupError: a cgroup can't be read. The turn then decides nothing.
+            CgroupError: a cgroup can't be read. The turn then makes no decisions.
         """
         ...
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide the requests received since the last turn.
+        """Decide on the requests received since the last turn.
 
-        The result is saved with the rest of the turn. Called once the turn has decided the pods of all sources. No request has been
-        answered at that time.
+        The result is saved with the rest of the turn. Called once the turn has decided on the pods of all sources. At that time, none of
+        the requests has been answered.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
-        """Tell all waiting callers that nothing was decided.
+        """Tell all waiting callers that no decision was made.
 
         Called if the turn can't be saved, instead of carrying out the decision. The later methods are still called, with the state of the
         last turn.
@@ -145,7 +145,7 @@ class Domain(Protocol):
     def occupied(self, state: NodeState, /) -> CpuSet:
         """Return CPUs that the domain's processes may use although no observed cgroup shows this use.
 
-        The plan grants these CPUs to no container. Called before the plan is carried out.
+        The plan doesn't grant these CPUs to any container. Called before the plan is carried out.
         """
         ...
 
@@ -193,5 +193,5 @@ class Domain(Protocol):
         ...
 
     def count(self) -> DomainCounts:
-        """Return the counts since the previous call, for the metrics."""
+        """Return the numbers of events since the previous call, for the metrics."""
         ...

@@ -10,11 +10,11 @@ from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Limit on copies, because the node always admits pods without requests."""
+"""Maximum number of copies, because the node always admits pods without requests."""
 
 
 class Capacity(Struct, frozen=True):
-    """Number of complete copies of the pods that the node can admit."""
+    """Result of a search: how many complete copies of the pods the node can admit."""
 
     copies: int
     after: WhatIf

@@ -1,4 +1,4 @@
-"""Steps of a merge of hints: each resource's opinion on each set of NUMA nodes, the winning set, and why the other sets lost.
+"""Steps of a merge of hints: what each resource's hints say about each set of NUMA nodes, the winning set, and why the other sets lost.
 
 The winner comes from the merge itself (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, with the same
 comparisons.
@@ -31,20 +31,20 @@ _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """Opinion of a resource on a set of NUMA nodes."""
+    """What a resource's hints say about a set of NUMA nodes."""
 
     ANY = "any"
     """The resource accepts any nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough, but has more nodes than the request needs on an empty machine."""
+    """The set has enough of the resource, but has more nodes than the request needs on an empty machine."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """At least one resource doesn't have enough on the set."""
+    """The set has too little of at least one resource."""
     NOT_PREFERRED = "not preferred"
     """Some resource doesn't prefer the set, although all resources prefer another set or only preferred sets are allowed."""
     SEVERAL_NODES = "several nodes"
@@ -87,7 +87,9 @@ class MergeTrace(Struct, frozen=True):
     instead_of: NumaSet | None = None
     """Result of the merge before a set for both CPUs and memory replaced it (sameNumaNodes). None means that the result wasn't replaced."""
     silent: tuple[str, ...] = ()
-    """Requested memory resources without a hint. As in kubelet, the memory manager gives no hint for a resource with too little free."""
+    """Requested memory resources for which the memory manager gave no hint. As in kubelet, it gives no hint for a resource of which too
+    little is free.
+    """
     events: tuple[ResourceEvent, ...] = ()
     """Events that resources report before their hints, for example answers of CPU plugins."""
 

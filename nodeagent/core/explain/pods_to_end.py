@@ -12,12 +12,12 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Limit on the listed pods if several pods have equally large holdings and each of them alone is sufficient."""
+"""Maximum number of listed pods if several pods have equally large holdings and each of them alone is sufficient."""
 _MAX_SINGLE_TRIALS = 150
 """Number of the smallest pods, and also of the largest pods, that are tried one by one."""
 MOST_SETS = 300
-"""Limit on the number of sets up to which all sets of pods are tried, the smallest first. Beyond the limit, the search starts from a
-sufficient set and improves this set pod by pod.
+"""Maximum number of sets of pods for which all sets are tried, the smallest first. If there are more, the search starts from a sufficient
+set and improves this set pod by pod.
 """
 
 

@@ -31,8 +31,8 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Limit on trial decisions per refusal, for each kind of change. Each kind has a limit of its own, so that a slow kind leaves enough trials
-for the others.
+"""Maximum number of trial decisions per refusal, for each kind of change. Each kind has its own maximum, so that a slow kind leaves enough
+trials for the others.
 """
 MAX_ATTEMPTS = sum(BUDGETS.values())
 

@@ -32,7 +32,7 @@ class Amount(Struct, frozen=True):
     """A changed amount, as written in a manifest."""
 
     container: str | None
-    """Name of the container. None means the pod-level amount."""
+    """Name of the container. None means that the amount is pod-level."""
     resource: str
     before: str
     after: str
@@ -56,7 +56,7 @@ class Remedy(Struct, frozen=True):
 
 
 class Attempts:
-    """Attempts to admit one pod by one kind of change. The trial decisions are counted."""
+    """Attempts to admit one pod with one kind of change. The trial decisions are counted."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int

@@ -9,7 +9,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
-"""Limit on the pods whose end is tried, one pod at a time."""
+"""Maximum number of pods whose end is tried, one pod at a time."""
 
 
 class Resizing(Struct, frozen=True):

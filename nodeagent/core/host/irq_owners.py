@@ -22,7 +22,7 @@ class InterruptRequest(Struct, frozen=True):
     by: str
     """Description of the container and its pod, for users."""
     cpus: CpuSet
-    """Exclusive CPUs of the container. A container without exclusive CPUs gets no interrupts."""
+    """Exclusive CPUs of the container. A container without exclusive CPUs doesn't get any interrupts."""
     is_asked: bool = True
     """Whether an annotation requests the interrupts. False means that the container gets them because the device is allocated to it."""
 

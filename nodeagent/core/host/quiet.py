@@ -18,7 +18,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 
 BOOST_FILES = ("cpufreq/boost", "intel_pstate/no_turbo")
-"""Names of the settings that switch boost for all CPUs. A machine has at most one of them."""
+"""Names of the settings that switch frequency boost on or off for all CPUs. A machine has at most one of them."""
 _OFF = {"cpufreq/boost": "0", "intel_pstate/no_turbo": "1"}
 
 

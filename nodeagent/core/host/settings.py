@@ -45,7 +45,7 @@ class SettingKind(enum.StrEnum):
     """
     IDLE_LATENCY = "idle-latency"
     """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number. The value is the kernel's
-    text, where `0` means no limit and `n/a` means no idle state at all.
+    text, where `0` means no limit and `n/a` means that idle states aren't used at all.
     """
     GOVERNOR = "governor"
     """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have the setting."""
@@ -234,12 +234,12 @@ def plan_settings(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide which settings to write. Settings should contain no CPU to avoid, unless the CPU's owner requests it. Settings of one CPU
+    """Decide which settings to write. Settings should not contain CPUs to avoid, unless the CPU's owner requests it. Settings of one CPU
     should have the requested values.
 
     Args:
         record: the record of earlier changes.
-        observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
+        observed: every setting that exists and can be changed. A setting that contains no CPUs is off, and stays off.
         to_avoid: CPUs to avoid, by kind. Settings of kinds that aren't listed are restored.
         cpus: the CPUs of the machine.
         requested: the settings that a container wants on its own CPUs, with these CPUs.
@@ -316,7 +316,7 @@ def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, reques
 
 
 def _select_stricter(kind: SettingKind, before: str, requested: str) -> str:
-    """Return the stricter of two limits. If the setting is no limit, return the requested value."""
+    """Return the stricter of two limits. If the setting isn't a limit, return the requested value."""
     match kind:
         case SettingKind.IDLE_LATENCY:
             is_stricter = before == "n/a" or (before.isdecimal() and 0 < int(before) < int(requested))

@@ -1,4 +1,4 @@
-"""Metrics: names, types, labels and help texts, changes as data, and their totals.
+"""Metrics: names, types, labels and help texts, changes of their values as data, and the totals.
 
 The text that Prometheus reads is made in edge/observability/metrics.py, and the agent counts in daemon/reports/metrics_recorder.py.
 """

@@ -247,7 +247,7 @@ REMOVED = "cgroup"
 MOVED = "cgroup.procs"
 """Kind of drift: a container's main process was in another cgroup."""
 DIFFERS = "differs"
-"""Kind of drift: the kernel accepted the value but granted a different one (cpuset.*.effective)."""
+"""Kind of drift: the kernel accepted the written value but granted a different one (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
     "EAGAIN",
@@ -319,7 +319,7 @@ def list_start_series(kind: str) -> list[Series]:
 
 
 def find_error_label(error: int | None) -> str:
-    """Return the label value for an errno. None means that the kernel reported no error but granted another value."""
+    """Return the label value for an errno. None means that the kernel didn't report an error but granted another value."""
     if error == errno.EOPNOTSUPP:
         # Linux has one number for EOPNOTSUPP and ENOTSUP, and Python's `errorcode` names it ENOTSUP
         return "EOPNOTSUPP"

@@ -1,4 +1,6 @@
-"""Changes of kubelet's metrics as data. A decision returns changes, and its caller adds them up. This module uses no metrics library."""
+"""Changes of the values of kubelet's metrics, as data. A decision returns such changes, and its caller adds them to the totals. This module
+uses no metrics library.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,6 +27,6 @@ class MetricDelta(NamedTuple):
 
 
 def apply_deltas(totals: dict[Series, int], deltas: Iterable[MetricDelta]) -> None:
-    """Add deltas to `totals` in place."""
+    """Apply changes of metrics to `totals` in place."""
     for delta in deltas:
         totals[delta.series] = delta.amount if delta.absolute else totals.get(delta.series, 0) + delta.amount

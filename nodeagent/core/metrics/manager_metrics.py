@@ -86,7 +86,7 @@ MetricDeltas = tuple[MetricDelta, ...]
 
 @lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> MetricDelta:
-    """Return the delta that adds to a counter or a gauge. Few different deltas exist, so most are created once and reused."""
+    """Return the change that adds an amount to a counter or a gauge. Few different changes exist, so most are created once and reused."""
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), amount)
 
 

@@ -49,7 +49,7 @@ class MetricTotals(Struct):
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add the deltas of decisions. Gauges are left out, because their values come from the state (D4)."""
+        """Add the changes of metrics that decisions returned. Gauges are left out, because their values come from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute

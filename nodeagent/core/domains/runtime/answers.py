@@ -1,6 +1,6 @@
 """Changes that the agent requests from the runtime: only differences from the desired values. CPUs are vacated before they are granted.
 
-The runtime carries out the changes of an answer one after the other, and only logs failures. So no change grants CPUs that another
+The runtime carries out the changes of an answer one after the other, and only logs failures. So a change never grants CPUs that another
 container must leave first. The CPUs are granted once that container's cgroup shows that it has left them. A container that is being created
 gets its CPUs at once, because its first process waits for `check_start`. NRI can't express an empty cpuset, so a container without any CPU
 stays on its CPUs.
@@ -23,7 +23,7 @@ class WantedPlacement(Struct, frozen=True):
     """Desired values of a container's cgroup that NRI can set."""
 
     cpus: CpuSet
-    """CPUs of the container. Empty means that no CPU is available to the container."""
+    """CPUs of the container. Empty means that none of its CPUs is available."""
     mems: NumaSet = NumaSet()
     """Memory nodes of the container. Empty means unchanged."""
     cpu_max: CpuMax | None = None

@@ -26,7 +26,7 @@ def answer_call(
     Args:
         call: the runtime's call.
         todo: the instructions that remain after the decision.
-        wanted: desired placement by key.
+        wanted: desired placement by pod and container name (`ContainerKey`).
         there: all current occupants.
         seen: cgroups of the runtime's containers, by ID.
         pool: the shared pool.

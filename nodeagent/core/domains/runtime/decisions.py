@@ -89,7 +89,7 @@ class EventDecided(Struct, frozen=True):
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
-    """Decide all requests that follow from an event."""
+    """Decide on all requests that follow from an event."""
     is_list = isinstance(what, Synchronized | Looked)
     wanted = wanted_by_key(draft.state, node) if is_list else {}
     stepped = apply_event(draft.state.runtime, what, wanted, find_due(draft, node.world))
@@ -122,13 +122,13 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
 
 
 def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
-    """Return the keys of refused containers for which there is more room than at their last decision."""
+    """Return the keys (pod and container name) of refused containers for which there is more room than at their last decision."""
     due = list_due(draft.state, draft.seen_room, world) if draft.state.runtime.refused else ()
     return frozenset(ContainerKey(one.pod_uid, one.container) for one in due if one.kind is RequestKind.CONTAINER)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
-    """Return the number of CPUs that an undecided container may use now. Instructions other than a decision count as no CPU."""
+    """Return the number of CPUs that an undecided container may use now. For an instruction other than a decision, return 0."""
     return len(_reported_cpus(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
 
 
@@ -245,7 +245,9 @@ def _admit(draft: Draft, case: _Case) -> tuple[Draft, tuple[Todo, ...]]:
 
 
 def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
-    """Allocate the recorded devices of a container again after the state was lost, because the container's /dev still has these devices."""
+    """Allocate the recorded devices of a container again after the state was lost, because the container's /dev still contains these
+    devices.
+    """
     lost = next((one for one in promises.unrecovered if one.uid == pod.uid), None)
     before = DeviceHoldings() if lost is None else lost.held.of(DeviceHoldings)
     if lost is None or not before.devices_of(name):
@@ -306,7 +308,7 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
 
 def _describe_exclusive_change(before: Pod, case: _Case) -> str:
     """Describe the change of the exclusive amounts of a placed container, or of its pod as a whole. The text is empty if these amounts stay
-    equal.
+    the same.
     """
     if case.decide.is_of_pod:
         was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
@@ -323,7 +325,7 @@ def _describe_exclusive_change(before: Pod, case: _Case) -> str:
 
 
 def _exclusive_amounts(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
-    """Describe a container's exclusive amount of each manager's resource. None means that the pod has no such container."""
+    """Describe a container's exclusive amount of each manager's resource. None means that the pod lacks the container."""
     managers = node.world.managers
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
@@ -369,7 +371,7 @@ def _refuse(
 
 
 def _forget_refused_pods(state: NodeState) -> NodeState:
-    """Forget refused pods for whose containers no refusal is stored any more."""
+    """Forget refused pods whose containers no longer have a stored refusal."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
         entry
@@ -410,8 +412,8 @@ def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey)
 def _keep_allocated(pod: Pod, before: Pod, counting: tuple[str, ...], name: str) -> Pod:
     """Limit an admitted pod to its known containers and the container to decide on.
 
-    A container with an allocation stays, even if the runtime no longer reports it. A container that has released its allocation is decided
-    when it is created again, not together with another container.
+    A container with an allocation stays, even if the runtime no longer reports it. The decision on a container that has released its
+    allocation is made when the container is created again, not together with another container.
     """
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.containers if one.name in counting and one.name not in names)

@@ -34,9 +34,9 @@ class Range(Struct, frozen=True):
 def estimate_cpu_request(shares: int) -> Range:
     """Return the CPU requests with these shares, in thousandths.
 
-    A CPU has more shares than thousandths. Between the bounds, 2 and 262,144 shares, no two requests have equal shares, and rounding up
-    gives the exact request. Rounding to the nearest doesn't: 41 thousandths are 41 shares, and 41 shares are 40.04 thousandths. Other
-    programs may set shares that result from no request. Such shares count as the shares of the next larger request.
+    A CPU has more shares than thousandths. Between the bounds, 2 and 262,144 shares, different requests have different shares, and rounding
+    up gives the exact request. Rounding to the nearest doesn't: 41 thousandths are 41 shares, and 41 shares are 40.04 thousandths. Other
+    programs may set shares that don't result from any request. Such shares count as the shares of the next larger request.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)
@@ -58,8 +58,8 @@ def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
 
 
 def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
-    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet gives no Burstable container
-    this value.
+    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet never gives a Burstable
+    container this value.
 
     Args:
         oom_score_adj: 1000 minus the requested thousandths of the node's memory, within the range of the QoS class.

@@ -52,17 +52,17 @@ class _ContainerTodo(Struct, frozen=True):
 
 
 class Decide(_ContainerTodo, frozen=True):
-    """Instruction: let the managers decide, and pass the result to `record_decision` before the runtime is answered."""
+    """Instruction: let the managers decide on the container, and pass the result to `record_decision` before the runtime is answered."""
 
     is_again: bool
-    """Whether the key already has an allocation, but for other amounts."""
+    """Whether the container's key (pod and container name) already has an allocation, but for other amounts."""
     is_of_pod: bool = False
     """Whether only the pod-level amounts may have changed, as kubelet's pods API reports."""
 
 
 class Place(_ContainerTodo, frozen=True):
-    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or was just decided
-    on.
+    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or the decision on it
+    was just made.
     """
 
 
@@ -108,7 +108,7 @@ class CountIllegal(Struct, frozen=True):
 
 
 class GiveBack(Struct, frozen=True):
-    """Instruction: release a key's allocation, which no container holds any more."""
+    """Instruction: release the allocation of a key (pod and container name) that has no container left."""
 
     key: ContainerKey
 

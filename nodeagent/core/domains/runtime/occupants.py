@@ -29,7 +29,7 @@ class Stated(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Data besides the world on which decisions on a runtime's containers depend."""
+    """Data on which decisions on a runtime's containers depend, in addition to the turn's observations (World)."""
 
     world: World
     kernel: Kernel
@@ -44,7 +44,7 @@ class Node(Struct, frozen=True):
 
 
 def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
-    """Return the desired placement of each key with an allocation."""
+    """Return the desired placement for each key (pod and container name) with an allocation."""
     held = {entry.key for entry in state.runtime.entries if entry.is_held}
     world = node.world
     cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
@@ -57,7 +57,7 @@ def list_occupants(
     """Return the runtime's containers with processes.
 
     Args:
-        state: the decided state.
+        state: the state after the turn's decisions.
         node: the node in this turn.
         seen: existing cgroups of the containers, by ID.
         asked_for: CPUs that the agent has requested from the runtime and that the runtime may write at any moment, by container ID.
@@ -117,7 +117,7 @@ def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
 
 
 def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return an occupant for each cgroup below kubepods that has processes but belongs to no known container of the runtime.
+    """Return an occupant for each cgroup below kubepods that has processes but doesn't belong to a known container of the runtime.
 
     Args:
         found: CPUs that the processes of each cgroup may use, by cgroup.
@@ -128,7 +128,7 @@ def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...
 def list_own_occupants(
     wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState
 ) -> tuple[Occupant, ...]:
-    """Return the other containers with processes, and the cgroups with processes that belong to no pod.
+    """Return the containers of the agent's own pods that have processes, and the cgroups with processes that don't belong to any pod.
 
     Args:
         wanted: desired values of the agent's cgroups.

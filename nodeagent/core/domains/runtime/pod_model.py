@@ -77,7 +77,8 @@ class Known(Struct, frozen=True):
     container: str = ""
     """Name of the container. Empty means that the property is the pod's."""
     between: Range | None = None
-    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that the amount has no bounds."""
+    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that there is no such range.
+    """
 
 
 class Contradiction(Struct, frozen=True):
@@ -349,8 +350,8 @@ def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> I
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
-    Many manifests have only a limit, which is then also the request. Otherwise the smallest possible amount is assumed, so that no pod is
-    refused for memory that it may not have requested.
+    Many manifests have only a limit, which is then also the request. Otherwise the smallest possible amount is assumed, so that a pod is
+    never refused for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)

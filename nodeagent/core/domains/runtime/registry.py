@@ -101,14 +101,14 @@ def apply_event(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey] = (),
 ) -> Stepped:
-    """Return the registry after an event, and the instructions that follow from it.
+    """Return the registry after an event, and the instructions that follow from the event.
 
     Args:
         registry: the registry before the event.
         what: the event.
         wanted: desired placement of the containers of each key with an allocation. Only lists of containers need the placement, because the
             listed containers are compared with it, not with earlier reports.
-        due: keys whose refusals don't count any more, because there is more room than at their decisions.
+        due: keys whose refusals don't count any more, because there is more room than when they were refused.
     """
     match what:
         case Synchronized():
@@ -318,7 +318,7 @@ def _deny(report: _ContainerReport) -> Refuse:
 
 def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Place a new container if its key already has the requested amounts allocated. Otherwise repeat an earlier refusal of the same
-    request, or have the request decided.
+    request, or have a decision made on the request.
     """
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
@@ -330,7 +330,9 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a container, or refuse or decide the change of its amounts. The container keeps its allocation until the decision."""
+    """Place a container, or refuse the change of its amounts, or have a decision made on the change. The container keeps its allocation
+    until the decision.
+    """
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
     if refusal is not None and not refusal.is_deferred:
@@ -448,7 +450,7 @@ def _compare_listed(
 
 
 def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """Leave out all decisions on containers of a key except the last, which is on the newest container."""
+    """Leave out all decisions on containers of the same key except the last, which is the one on the newest container."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
@@ -472,8 +474,8 @@ def _forget_removed_pods(registry: Registry) -> Registry:
 
 
 def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Store kubelet's data about the pods. If the data of a pod has changed, its stored refusals are dropped, so that its next request is
-    decided.
+    """Store kubelet's data about the pods. If the data of a pod has changed, drop its stored refusals, so that a new decision is made on
+    its next request.
     """
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}

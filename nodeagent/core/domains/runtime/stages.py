@@ -1,8 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
 An event that is missing in a condition's row is illegal in this condition, because it is late or out of order. An illegal event is counted
-and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. So no event makes an ended or
-unknown container count as running. Only a list of containers (Synchronize, or the agent's own query) can do so.
+and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. So a single event never makes an
+ended or unknown container count as running. Only a list of containers (Synchronize, or the agent's own query) can do so.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class ContainerEvent(StrEnum):
     POD_END = "pod_end"
     """Event: the container's pod was stopped or removed."""
     SEEN_RUNNING = "seen_running"
-    """Event: a list of the running containers has the container. Containers missing from such a list may be in preparation."""
+    """Event: the container is in a list of the running containers. Containers missing from such a list may be in preparation."""
     LISTED_CREATED = "listed_created"
     """Event: Synchronize lists the container in the state "created". The next two members are alike, for other states."""
     LISTED_RUNNING = "listed_running"

@@ -12,7 +12,7 @@ from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resour
 class StatedContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind | None = None
-    """Kind of the container. In all these fields, None means that the value isn't stated."""
+    """Kind of the container. None, here and in `requests` and `limits`, means that the value isn't stated."""
     requests: Resources | None = None
     """All requests. A resource that is missing here and in `limits` isn't requested."""
     limits: Resources | None = None
@@ -30,7 +30,7 @@ class StatedPod(Struct, frozen=True):
     containers: tuple[StatedContainer, ...] = ()
     """The pod's order (init containers and sidecars first) if all containers are named, otherwise sorted by name."""
     names_all: bool = False
-    """Whether `containers` has all containers of the pod."""
+    """Whether `containers` lists all containers of the pod."""
     is_isolated: bool = False
     numa_node: int | None = None
     core_class: str | None = None
