@@ -405,6 +405,28 @@ def as_user(daemon: Daemon, operation: str, **arguments: Any) -> Any:
     return answered(daemon, lambda: asyncio.run(answer(arguments, peer)))
 
 
+def test_a_name_that_becomes_another_users_while_the_user_database_is_asked_is_not_the_jobs(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = replace(daemon.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(4)))
+    daemon.agent.memory = replace(daemon.agent.memory, node=replace(daemon.agent.node, config=configured))
+    now_ms, me = daemon.machine.now_ms, os.getuid()
+    own = make_reservation("nightly", me, "uid-own", {"cpu": "2"}, now_ms, now_ms + HOUR)
+    others = make_reservation("nightly", me + 1, "uid-others", {"cpu": "4"}, now_ms, now_ms + 3 * HOUR)
+    daemon.jobs.reservations.keep(own)
+
+    def is_member(_user: int, group: str) -> bool:
+        if daemon.jobs.reservations.find("nightly") == own:
+            daemon.jobs.reservations.cancel(own)
+            daemon.jobs.reservations.keep(others)
+        return group == "runners"
+
+    monkeypatch.setattr(job_requests, "is_member", is_member)
+    with pytest.raises(JobRequestError, match="reservation nightly is another user's"):
+        as_user(daemon, "job", name="one", amounts={"cpu": "2", "memory": "64Mi"}, reservation="nightly")
+    assert daemon.jobs.list_records() == ()
+
+
 def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_requests, "is_member", in_group("runners"))
     bounds = JobBounds("runners", max_cpus=Quantity.of(3), max_reservations=2)

@@ -320,6 +320,8 @@ class JobRequests:
         try:
             resumed = self._jobs.resume(owner, ticket) if ticket else None
             bounds = None if resumed is not None else await self._wait_for_bounds(pod, user, reservation)
+            if resumed is None:  # meanwhile, the reservation may have been cancelled, and its name be another user's
+                self._check_reservation(pod, user, reservation)
         except BaseException:
             owner.close()
             raise
@@ -353,10 +355,7 @@ class JobRequests:
             JobRequestError: the user may run no jobs or doesn't have the reservation, or this job exceeds the limits together with the
                 running jobs.
         """
-        if reservation:
-            excess = self.find_reservation(reservation, user).find_excess((), pod)
-            if excess is not None:
-                raise JobRequestError(excess, hint="request less, or make a larger reservation")
+        self._check_reservation(pod, user, reservation)
         bounds = await self.find_bounds(user)
         if bounds is None:
             return None
@@ -374,6 +373,12 @@ class JobRequests:
             if self._find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
                 return bounds
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _check_reservation(self, pod: Pod, user: int, reservation: str) -> None:
+        """Raise JobRequestError if the user may not run the pod in this reservation. An empty name means that no reservation is used."""
+        excess = self.find_reservation(reservation, user).find_excess((), pod) if reservation else None
+        if excess is not None:
+            raise JobRequestError(excess, hint="request less, or make a larger reservation")
 
     def _find_exceeded(self, bounds: JobBounds, jobs: Sequence[JobRecord], pod: Pod, reservation: str) -> str | None:
         reserved = {one.name: one.amounts.keys() for one in self._jobs.reservations.list_current()}
