@@ -2,13 +2,15 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from queue import Queue
+from queue import Queue, SimpleQueue
 from socket import AF_UNIX, socket
 from typing import Any
 
@@ -311,6 +313,27 @@ def test_signals_reach_the_command_of_a_job_that_is_waited_for() -> None:
         child.terminate()
         assert child.wait(60) == 9
         child.stdout.close()
+
+
+def test_a_queued_job_ends_with_the_process_outside_that_waits_for_it() -> None:
+    """Else it would stay in the queue and run later, with nobody to see its end."""
+    asking, decided = SimpleQueue[int](), threading.Event()
+
+    def hold(_arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asking.put(os.pidfd_open(peer.pid))
+        decided.wait(60)
+        return {"refused": {"reason": "OutOfcpu", "message": "not enough"}}
+
+    with answer_jobs(hold) as socket:
+        words = (sys.executable, "-m", "nodeagent", "job", "--socket", socket, "--cpus", "2", "--memory", "1Gi")
+        outside = subprocess.Popen([*words, "--wait=30m", "--max-time", "1h", "--", "true"])
+        waiting = asking.get(timeout=60)
+        outside.kill()
+        outside.wait(60)
+        has_ended = bool(select.select([waiting], [], [], 60)[0])
+        os.close(waiting)
+        decided.set()
+    assert has_ended
 
 
 def test_an_agent_that_cannot_tell_of_free_cpus_is_told_and_the_status_stays() -> None:

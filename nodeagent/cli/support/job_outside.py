@@ -4,6 +4,7 @@ process outside can tell when the job's CPUs are free or that the job's time was
 The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
 """
 
+import fcntl
 import os
 import signal
 from collections.abc import Mapping
@@ -38,9 +39,11 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
         if the job's time was over. If a signal has ended the command before, the parent ends itself by the same signal.
     """
     job, to_outside = os.pipe()  # execve closes both ends
-    before = block_signals()
+    outside, before = os.getpid(), block_signals()
     child = fork_child(before)
     if child is None:
+        os.close(job)
+        _end_with(outside, to_outside)
         return None, to_outside
     os.close(to_outside)
     close_input_and_output()
@@ -60,6 +63,18 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
         write_error("nodeagent: the job's time was over, so the agent has ended it\n")
         return EXIT_TIME_IS_OVER, -1
     return end_as(status), -1
+
+
+def _end_with(outside: int, to_outside: int) -> None:
+    """Have the kernel end this process (SIGIO) if the process outside ends before the command is executed.
+
+    A process outside that is killed would otherwise leave a job in the queue, which would run later without anybody waiting for it. The
+    process outside is the pipe's only reader, and execve closes this process's end of the pipe.
+    """
+    fcntl.fcntl(to_outside, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(to_outside, fcntl.F_SETFL, os.O_ASYNC)
+    if os.getppid() != outside:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
