@@ -37,7 +37,9 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Gates that need another gate, each with the needed gate. kubelet doesn't start if a gate is on while its needed gate is off."""
+"""Feature gates that need another gate, each with the gate that it needs. kubelet doesn't start if a gate is on while the gate that it
+needs is off.
+"""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -45,8 +47,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Gates that kubelet's `AllAlpha` and `AllBeta` switch, except gates that are set individually. Among these gates, exactly the alpha gates
-are off by default.
+"""Feature gates that kubelet's `AllAlpha` and `AllBeta` switch on or off, except gates that are set individually. Among these gates,
+exactly the alpha gates are off by default.
 """
 
 
@@ -95,7 +97,7 @@ class PluginCode(Protocol):
         """Return the plugin's answer, unchecked.
 
         Raises:
-            PluginFailedError: the plugin gave no answer, two different answers, or a late one.
+            PluginFailedError: the plugin gave no answer, a late answer, or two different answers.
         """
 
 
@@ -126,7 +128,7 @@ class Placement(Struct, frozen=True):
     memory_manager_policy: str = "None"
     reserved_memory: tuple[ReservedMemory, ...] = ()
     memory_reservation: Resources = Resources()
-    """Reservation per memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    """Reserved amount of each memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
     """Use of CPUs that were isolated at boot. `prefer` allocates them exclusively first. `only` allocates no other CPUs exclusively.
     `ignore` treats them like all other CPUs, as kubelet does.
@@ -194,16 +196,18 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Users besides root who may run jobs. The limits apply to the sum of one user's jobs, and to the sum of one user's reservations."""
+    """Rules for users besides root who may run jobs. The limits apply to the sum of one user's jobs, and to the sum of one user's
+    reservations.
+    """
 
     group: str
     max_cpus: Quantity | None = None
-    """Limit on the CPUs of one user's jobs. None means no limit below the node's CPUs."""
+    """Maximum number of CPUs of one user's jobs together. None means that only the node's CPUs limit them."""
     max_memory: Quantity | None = None
-    """Limit on the memory of one user's jobs, huge pages included. None means no limit below the node's memory."""
+    """Maximum amount of memory of one user's jobs together, huge pages included. None means that only the node's memory limits them."""
     max_per_user: int = 10
     max_reservations: int = 2
-    """Limit on the reservations of one user that have not ended. 0 means that only root may reserve."""
+    """Maximum number of one user's reservations that have not ended. 0 means that only root may make reservations."""
     weight: int = DEFAULT_WEIGHT
     """Weight of a user. If several jobs may start early, the user with the fewest CPUs in relation to the weight comes first."""
     shares: tuple[JobShare, ...] = ()
@@ -242,7 +246,7 @@ class Config(Struct, frozen=True):
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     pod_pids_limit: int = 4096
-    """Limit on the processes and threads of a pod or job (kubelet's name; kubelet has no limit by default). -1 or 0 means no limit."""
+    """Maximum number of processes and threads of a pod or job (kubelet's name; kubelet has no limit by default). -1 or 0 means no limit."""
     swap_behavior: str = NO_SWAP
     """Swap behaviour of containers. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"
@@ -259,23 +263,23 @@ class Config(Struct, frozen=True):
     metrics_containers: bool = True
     """Whether each container with exclusive CPUs has separate series for interrupts, softirqs, throttling and pressure."""
     pod_resources_socket: str = ""
-    """Path of the socket for kubelet's PodResources API, or empty for none."""
+    """Path of the socket for kubelet's PodResources API. Empty means that the API isn't offered."""
     device_plugin_socket: str = ""
-    """Path of the socket where device plugins register, or empty for none."""
+    """Path of the socket where device plugins register. Empty means that device plugins aren't used."""
     nri_socket: str = ""
-    """NRI socket of a container runtime whose containers the agent places, or empty for none."""
+    """NRI socket of a container runtime whose containers the agent places. Empty means that the agent doesn't serve a runtime."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API has data of pods that the runtime lacks. A missing socket at
-    kubelet's default path is not reported.
+    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API reports data about pods that the runtime doesn't report. A
+    missing socket at kubelet's default path is not reported.
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Pods that are decided again after a refusal, without a user's request. The value is none, as with kubelet, or `room`: pods that
-    lacked resources are decided again once resources are released.
+    """Refused pods that get a new decision without a user's request: none of them (`none`, as with kubelet), or, once resources are
+    released, the pods that lacked resources (`room`).
     """
     max_pods: int = 1_000
     pods_per_core: int = 0
-    """Additional limit on the number of pods, per CPU of the machine. 0 means none (kubelet's field)."""
+    """Additional limit on the number of pods, as pods per CPU of the machine (kubelet's field). 0 means that there is no such limit."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
     """kubelet's `kubeReserved`. With `reserved_system_cpus`, only `system_reserved` contains cpu, because kubelet rewrites both."""
@@ -298,7 +302,9 @@ class Config(Struct, frozen=True):
     profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
     """Profiles of quiet settings, by name."""
     machine_wide_boost: bool = False
-    """Whether a pod that requests no boost may switch boost off for all CPUs. Machines without a setting for each CPU need this."""
+    """Whether a pod that requests cores without boost may switch boost off for all CPUs. Machines without a setting for each
+    CPU need this.
+    """
     reported_fields: tuple[str, ...] = ()
     """kubelet fields that are known but unused. Each is logged once."""
     notes: tuple[str, ...] = ()
@@ -306,7 +312,7 @@ class Config(Struct, frozen=True):
 
     @property
     def retries_for_room(self) -> bool:
-        """Whether pods that were refused for lack of resources are decided again once resources are released."""
+        """Whether pods that were refused for lack of resources get a new decision once resources are released."""
         return self.retry_refused == RETRY_FOR_ROOM
 
     @property

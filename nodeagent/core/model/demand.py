@@ -88,7 +88,7 @@ class ContainerDemand(Struct, frozen=True):
     near: tuple[str, ...] = ()
     """Devices, or kinds of devices, that the container's CPUs and memory should be near."""
     devices: Amounts = ()
-    """Counts of devices to allocate, by resource."""
+    """Numbers of devices to allocate, by resource."""
     spread: tuple[tuple[int, int], ...] = ()
     """NUMA nodes over which the memory should be spread, each with its number of CPUs as the share. Empty means that the memory isn't
     spread.

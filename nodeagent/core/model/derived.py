@@ -16,7 +16,7 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
-    """Return the keys in `new` whose values are other objects than in `old`."""
+    """Return the keys of `new` whose values aren't the same objects as in `old`."""
     return list(compress(new, map(is_not, new.values(), map(old.get, new))))
 
 
@@ -24,7 +24,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
     """Derived values by key. Inputs are immutable, so the identity of an input shows that the input is unchanged."""
 
     common: tuple[object, ...] = ()
-    """Inputs of all values."""
+    """Inputs that all values have in common."""
     kept: Mapping[str, tuple[Inputs, V]] = field(default_factory=dict)
     """Inputs and value by key."""
 

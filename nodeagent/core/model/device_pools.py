@@ -9,7 +9,7 @@ from nodeagent.core.model.idset import NumaMask, NumaSet
 
 
 class DevicePluginFailedError(Exception):
-    """A device plugin has given no answer. The text names the plugin and the reason."""
+    """A device plugin has failed to answer. The text names the plugin and the reason."""
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
@@ -19,7 +19,7 @@ class DevicePluginPostponedError(DevicePluginFailedError):
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. No method blocks. A method sends a question to the plugin, and a later turn has the answer."""
+    """A registered device plugin. The methods don't block. A method sends a question to the plugin, and a later turn gets the answer."""
 
     def describe_wait(self, pod_uid: str) -> str:
         """Return the reason why the plugin can't be asked about a pod now. A decision on the pod would then be useless. Empty means that
@@ -27,8 +27,8 @@ class DevicePlugin(Protocol):
         """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """Return the plugin's preferred choice from the available devices. The choice includes the devices in `must`. Empty means no
-        preference.
+        """Return the plugin's preferred choice from the available devices. The choice includes the devices in `must`. Empty means that the
+        plugin has no preference.
 
         Args:
             pod_uid: UID of the pod that gets the devices.
@@ -83,9 +83,11 @@ class DevicePool(Struct, frozen=True):
     resource: str
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
-    """Plugin that is called for an allocation. None for discovered devices, and in trials."""
+    """Plugin that is called for an allocation. None means that the devices were discovered, or that the decision is only a trial."""
     is_registered: bool = True
-    """Whether the resource is known. kubelet forgets a resource whose plugin is gone for five minutes, but not its devices' nodes."""
+    """Whether the resource is known. kubelet forgets a resource whose plugin has been gone for five minutes, but keeps the NUMA nodes of
+    the devices.
+    """
 
     @property
     def has_topology(self) -> bool:

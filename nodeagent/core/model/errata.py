@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Errata
 
 
 class Erratum(enum.IntEnum):
-    """Errata by number. Numbers never change, and names describe kubelet's behaviour."""
+    """Errata by number. The numbers never change, and the names describe kubelet's behaviour."""
 
     POD_ALLOCATED_AGAIN = 1
     POD_HINTS_FROM_FIRST_CONTAINER = 2

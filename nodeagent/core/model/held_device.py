@@ -17,7 +17,7 @@ class HeldDevice(Struct, frozen=True):
     id: str
     """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaSet = NumaSet()
-    """NUMA nodes near the device when it was allocated. Empty means unknown."""
+    """NUMA nodes near the device when it was allocated. Empty means that these nodes are unknown."""
     kind: str = ""
     """Kind of the device if it was discovered (core/model/devices.py)."""
     names: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class Books(Protocol):
-    """Data of a resource on the whole node, as a frozen struct. An instance created without arguments describes an empty node."""
+    """Accounts of a resource for the whole node, as a frozen struct. An instance created without arguments describes an empty node."""
 
 
 class Holdings(Protocol):

@@ -1,7 +1,7 @@
 """Immutable sets of CPU IDs and of NUMA node IDs, with different types, so that they can't be confused.
 
-Searches over many sets use plain bitmasks, which have types as well. Arithmetic on masks results in an int, which a module converts back to
-the mask type before returning it.
+Searches over many sets use plain bitmasks, which have types as well. Arithmetic on masks results in an int, which each module converts back
+to the mask type before returning the mask.
 
 The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. The sets are independent of any
 machine.

@@ -129,7 +129,7 @@ class Call(Struct, frozen=True):
     container: NriContainer | None = None
     """Container of the event. None means that the event concerns the pod."""
     resources: NriResources | None = None
-    """Values that an update will set. Missing values stay unchanged. None means that the event isn't an update."""
+    """Values that an update will set. Values that are missing in it stay unchanged. None means that the event isn't an update."""
     pod: KubeletPod | None = None
     """kubelet's data about the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
 

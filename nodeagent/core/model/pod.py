@@ -167,7 +167,7 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none does."""
+        """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none of them does."""
         return tuple(container.unit for container in self.containers if container.unit)
 
     @cached_property
@@ -182,7 +182,7 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def derived(self) -> dict[tuple[str, bool], object]:
-        """Values that functions have computed from this pod, by function and value of the gate PodLevelResources."""
+        """Cache of values that functions have computed from this pod, by function and value of the gate PodLevelResources."""
         return {}
 
     def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
@@ -248,7 +248,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
 
 
 def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
-    """Add the amounts that count for the QoS class. Return the number of resources with such an amount."""
+    """Add the amounts that count for the QoS class. Return the number of resources of which such an amount was added."""
     found = 0
     for name, quantity in resources.items:
         if name in _QOS_RESOURCES and quantity.nano > 0:

@@ -1,4 +1,4 @@
-"""Promises to pods as one immutable value: the holdings of each pod and the data of each resource.
+"""Promises to pods as one immutable value: the holdings of each pod, and each resource's accounts for the whole node.
 
 Equal promises are equal values, whatever changes led to them. This module only looks values up. It makes no decision and names no resource.
 """
@@ -86,26 +86,26 @@ class UnrecoveredPod(Struct, frozen=True):
     the containers that use them.
     """
     name: str = ""
-    """Name of the pod according to a record. Empty if no record has a name."""
+    """Name of the pod according to a record. Empty if the records don't contain the name."""
 
 
 class Promises(Struct, frozen=True):
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
     """All pods with holdings."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
-    """Unrecovered pods. No other pod gets their holdings."""
+    """Unrecovered pods. Their holdings aren't allocated to other pods."""
     parts: tuple[Books, ...] = ()
-    """Data of each resource on the whole node. Use `having` to replace them."""
+    """Accounts of each resource for the whole node. Use `having` to replace them."""
 
     def of(self, kind: type[B]) -> B:
-        """Return the data of one type. Each type belongs to one resource."""
+        """Return the accounts of one type. Each type belongs to one resource."""
         for part in self.parts:
             if type(part) is kind:
                 return part
         return kind()
 
     def having(self, *parts: Books) -> "Promises":
-        """Return the promises with some resources' data replaced."""
+        """Return the promises with some resources' accounts replaced."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)

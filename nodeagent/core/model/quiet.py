@@ -8,7 +8,7 @@ DEFAULT_PROFILE = "quiet"
 
 
 class QuietSettings(Struct, frozen=True):
-    """Settings by name. None leaves a setting unchanged."""
+    """Quiet settings of cores. A setting that is None stays unchanged."""
 
     idle_latency_us: int | None = None
     """Longest allowed time to leave an idle state, in microseconds."""

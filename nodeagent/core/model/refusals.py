@@ -23,7 +23,9 @@ class Reason(enum.StrEnum):
     CPU_PLUGIN_REFUSED = "CPUPluginRefused"
     """A CPU plugin's Allocate rejected the chosen CPUs. kubelet doesn't have this reason."""
     DEVICE_PLUGINS_SLOW = "DevicePluginsSlow"
-    """Device plugins didn't answer within the time that a turn waits. The next turn decides again. kubelet doesn't have this reason."""
+    """Device plugins didn't answer within the time that a turn waits. The next turn decides on the pod again. kubelet doesn't have this
+    reason.
+    """
 
 
 STATE_NOT_SAVED = "StateNotSaved"
@@ -33,7 +35,7 @@ RELEASED = "Released"
 WAITS_FOR_ROOM = "WaitingForRoom"
 """Reason of a queued job that waits for resources of other pods. kubelet doesn't have this reason."""
 WAITS_FOR_JOBS = "WaitingForJobs"
-"""Reason of a job behind waiting jobs in the queue, which are decided first. kubelet doesn't have this reason."""
+"""Reason of a job behind waiting jobs in the queue. The decisions on those jobs are made first. kubelet doesn't have this reason."""
 WAITS_FOR_RESERVATION = "WaitingForReservation"
 """Reason of a job that a reservation prevents from starting. The job needs reserved resources, or its own reservation has not begun or is
 used up. kubelet doesn't have this reason.
@@ -59,8 +61,8 @@ RESIZE_INFEASIBLE = "ResizeInfeasible"
 exclusive CPUs or pinned memory, which kubelet's static policies refuse as well.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Reason of a resize that has to wait, because other pods hold the needed resources. The resize is decided again when resources are
-released.
+"""Reason of a resize that has to wait, because other pods hold the needed resources. A new decision on the resize is made when resources
+are released.
 """
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
@@ -106,7 +108,7 @@ class StartRefused(Struct, frozen=True):
     rests_on: tuple[str, ...] = ()
     """Other fields on which the refusal is based. While such a field is invalid, the refusal may be wrong."""
     allowed: str = ""
-    """Valid values, in the agent's words. Empty if the message contains them."""
+    """Valid values, in the agent's words. Empty if kubelet's message already contains them."""
     plain: str = ""
     """Complete text in the agent's words, for errors where kubelet's text describes kubelet itself. Empty means that kubelet's text is
     used.

@@ -18,13 +18,13 @@ class Reservation(Struct, frozen=True):
     user: int
     """User ID of the reservation's owner. Only jobs of the owner and of root may run in the reservation."""
     pod: Pod
-    """Pod with the reserved amounts. Decisions on this pod are only tried, and it is never admitted."""
+    """Pod with the reserved amounts. The agent only tries decisions on this pod, and never admits it."""
     from_ms: int
     until_ms: int
     has_memory: bool = False
     """Whether memory is reserved. If not, the pod requests the least memory that a pod can have."""
     is_made: bool = True
-    """Whether the reservation was decided and saved durably. Turns respect the reservation even before that, but it isn't reported yet."""
+    """Whether the reservation was accepted and saved durably. Turns respect the reservation even before that, but don't report it yet."""
 
     @property
     def amounts(self) -> Mapping[str, Quantity]:
@@ -34,7 +34,7 @@ class Reservation(Struct, frozen=True):
 
     def find_excess(self, inside: Iterable[Pod], job: Pod) -> str | None:
         """Return a text about the amounts by which a job, together with the jobs in the reservation, would exceed the reserved amounts.
-        None means that no amount is exceeded.
+        None means that the job stays within the reserved amounts.
         """
         pods = (*inside, job)
         for resource, amount in self.amounts.items():

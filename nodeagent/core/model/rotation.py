@@ -1,4 +1,4 @@
-"""Rotation: an order in which many things are checked evenly, a few at a time."""
+"""Rotation: an order in which many things, such as files, are checked a few at a time, each equally often."""
 
 import math
 from collections.abc import Mapping

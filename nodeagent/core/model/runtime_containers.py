@@ -1,4 +1,5 @@
-"""Containers of a container runtime, and the keys that hold their allocations, as one immutable value in the node's state.
+"""Containers of a container runtime, and the keys (pod and container name) that hold their allocations, as one immutable value in the
+node's state.
 
 core/domains/runtime/registry.py contains the rules and the effects of events.
 """
@@ -65,8 +66,8 @@ class MadeContainer(Struct, frozen=True):
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """Whether the container got the allocation of its key. Otherwise its request was refused or not decided, and the container may run on
-    any CPUs.
+    """Whether the container got the allocation of its key. Otherwise its request was refused, or there was no decision on it, and the
+    container may run on any CPUs.
     """
     cgroup: str = ""
     """Path of the cgroup below the root of all cgroups. Empty means unknown."""
@@ -92,7 +93,7 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_of_update(self) -> bool:
-        """Whether an update was refused. Such a refusal doesn't apply to a container that is created again."""
+        """Whether the refused request was an update. Such a refusal doesn't apply to a container that is created again."""
         return self.reason.startswith(OF_RESIZES)
 
     @property
@@ -102,7 +103,7 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the request is decided again each time it is repeated."""
+        """Whether a new decision is made each time the request is repeated."""
         return self.reason.startswith((RESIZE_DEFERRED, UID_TAKEN, Reason.DEVICE_PLUGINS_SLOW))
 
 

@@ -58,7 +58,7 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """Number of starts that were decided so far. The launcher identifies the current start by its `run_id`."""
+    """Number of starts so far, counted when a start is decided on. The launcher identifies the current start by its `run_id`."""
     started_at_ms: int | None = None
     """Start of the current attempt, once the launcher has confirmed it."""
     exit: Exit | None = None
@@ -92,7 +92,7 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether a start was decided, and its end has not been observed."""
+        """Whether the decision to start was made, and the end of this attempt has not been observed."""
         return self.attempt > 0 and self.exit is None
 
     @property
@@ -117,7 +117,7 @@ class Idle(Struct, frozen=True):
     """State of a pod that has released all its holdings because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. A new decision follows once there is more room. None means that nothing was
+    """Refusal to resume the pod although a unit is active. A new decision follows once there is more room. None means that the pod wasn't
     refused.
     """
 
@@ -149,7 +149,9 @@ def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
 
 
 class PodEntry(Struct, frozen=True, dict=True):
-    """A decided pod. It is either refused, or admitted. An admitted pod keeps its promises until it is gone or finished."""
+    """A pod on which a decision was made: it was either refused or admitted. An admitted pod keeps its promises until it is gone or
+    finished.
+    """
 
     pod: Pod
     qos: QosClass
@@ -167,7 +169,9 @@ class PodEntry(Struct, frozen=True, dict=True):
     idle: Idle | None = None
     """State of an idle pod. None means that the pod isn't idle, so an active pod has its holdings."""
     outcome: Phase | None = None
-    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released. Exit codes stay visible."""
+    """Final phase, SUCCEEDED or FAILED, once none of the containers will run again. None means that the pod has not finished. The holdings
+    are then released. Exit codes stay visible.
+    """
     is_pooled: bool = False
     """Whether the pod's cgroup is below the shared pool's cgroup. The cgroup stays there as long as the pod exists."""
 
@@ -195,12 +199,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the pod waits for the answer of a device plugin. After the answer, the pod is decided."""
+        """Whether the pod waits for the answer of a device plugin. The decision on the pod follows after the answer."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue. Such a pod needs nobody's attention."""
+        """Whether the pod is a job that waits in the queue. Such a pod doesn't need anybody's attention."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
@@ -353,13 +357,15 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
 class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
-    """Pods in the order in which they were decided."""
+    """Pods in the order of the decisions on them."""
     generation: int = 0
     """Number of the saved state, counted from 1. 0 means that no state was saved yet."""
     runtime: Registry = Registry()
-    """Containers of a container runtime. `promises` has their allocations, and `entries` has their pods."""
+    """Containers of a container runtime. Their allocations are in `promises`, and their pods in `entries`."""
     units_boot_id: str = ""
-    """Boot in which the original settings of units were recorded. Empty means none, or unknown."""
+    """ID of the boot in which the original settings of units were recorded. Empty means that none were recorded, or that the boot is
+    unknown.
+    """
 
     def holding_pods(self) -> tuple[Pod, ...]:
         """Return the pods with holdings."""
@@ -438,7 +444,8 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Tell whether the next start would decide `after` again from `before`, if power is lost while only `before` is on disk.
+    """Tell whether the agent's next start would come from the state `before` to the state `after` again, if power is lost while only
+    `before` is on disk.
 
     That is the case if the states differ only in these ways:
 

@@ -1,7 +1,7 @@
 """The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets, and the memory, huge pages and distances of each node.
 
-All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and depends on
-no policy.
+All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and doesn't
+depend on a policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ class Cpu(Struct, frozen=True):
     numa: int
     uncore: int | None = None
     """ID of the CPU's uncore cache. As in kubelet, this is the first last-level cache that isn't shared by the whole NUMA node. None means
-    that there is no such cache.
+    that the CPU has no such cache.
     """
     die: int | None = None
     core_class: str | None = None

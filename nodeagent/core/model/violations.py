@@ -151,7 +151,7 @@ class DevicesGone(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Lack of an amount on the node as a whole, described by a resource."""
+    """Shortage of a resource on the node as a whole, described by this resource."""
 
     text: str
     holder: None = None

@@ -61,7 +61,7 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the request waits for the answer of a device plugin. After the answer, the request is decided."""
+        """Whether the request waits for the answer of a device plugin. The decision on the request follows after the answer."""
         return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property

@@ -15,7 +15,7 @@ than a search.
 """
 
 MAX_STEPS = 20_000
-"""Limit on the steps of one merge, or of one choice of nodes. They take some hundredths of a second."""
+"""Maximum number of steps of one merge, or of one choice of nodes. So many steps take some hundredths of a second."""
 
 
 class HintFamily(Struct, frozen=True):
@@ -23,11 +23,13 @@ class HintFamily(Struct, frozen=True):
     """Listed hints, as pairs (mask, preferred)."""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes of a preferred set of the cover."""
+    """Number of nodes with which a set of the cover (node_search.py) is preferred."""
     sockets: tuple[NumaMask, ...] = ()
     """Nodes of each socket. Empty if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
-    """Number of sockets of a preferred set of the cover, as an alternative to `preferred_count`. None means that sockets don't count."""
+    """Number of sockets with which a set of the cover is preferred, as an alternative to `preferred_count`. None means that sockets don't
+    count.
+    """
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -35,7 +37,7 @@ class HintFamily(Struct, frozen=True):
         )
 
     def is_preferred(self, mask: NumaMask) -> bool:
-        """Tell whether a set of the cover is preferred."""
+        """Tell whether a set of the family's cover is a preferred hint."""
         return mask.bit_count() == self.preferred_count or (
             self.preferred_sockets is not None
             and sum(1 for socket in self.sockets if socket & mask) == self.preferred_sockets
@@ -172,7 +174,7 @@ def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: S
 
 
 def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Return all combinations of one choice from each list, where a choice is a listed mask or the cover.
+    """Return all combinations of one choice from each list or family, where a choice is a listed mask or the family's cover.
 
     Each combination has the intersection of the listed masks, and the chosen covers. The intersection contains only nodes that are in all
     chosen covers.

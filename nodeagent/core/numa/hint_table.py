@@ -29,12 +29,12 @@ def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
 
 
 def index_of(mask: int, nodes: Sequence[int]) -> int:
-    """Return the index of a mask. Nodes that the machine lacks are left out."""
+    """Return the table index of a mask. Nodes that the machine lacks are left out."""
     return sum(1 << i for i, node in enumerate(nodes) if mask >> node & 1)
 
 
 def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
-    """Count, for each set of nodes, the masks that have a node in the set."""
+    """Count, for each set of nodes, the masks that have a node in common with the set."""
     size = 1 << len(nodes)
     away = [0] * size
     total = 0

@@ -60,7 +60,7 @@ def merge(
 
     Args:
         rules: the rules of the policy.
-        lists: one list per resource. Missing lists are `DONT_CARE`, and empty ones `UNSATISFIABLE`.
+        lists: one list per resource. A missing list counts as `DONT_CARE`, and an empty list as `UNSATISFIABLE`.
         compare: returns which of two single nodes the managers prefer to use. The function is only called under policy single-numa-node.
         rank_set: ranks sets of nodes that are equally good otherwise. None leaves the choice to the node numbers.
     """

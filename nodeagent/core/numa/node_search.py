@@ -25,8 +25,8 @@ State = tuple[Any, ...]
 
 
 MORE_STEPS = 500
-"""Limit on further steps that look for a lower set after the first set was found. The steps take some milliseconds. Few searches need more
-than one step.
+"""Maximum number of further steps that look for a set with lower nodes after the first set was found. The steps take some milliseconds. Few
+searches need more than one step.
 """
 
 
@@ -95,7 +95,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the cover of the sets that are contained in all these covers."""
+    """Return the cover with the sets that belong to all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -160,8 +160,8 @@ def fittest_remainder(
 ) -> NumaMask | None:
     """Find the best `count` nodes of `universe` that remain when one set of nodes is taken from each cover and these sets are intersected.
 
-    A cover is a set of nodes with enough free resources (see `Cover`). The same `Cover` may be given several times. None may be empty, and
-    each must have all nodes of `universe`.
+    A cover is a set of nodes with enough free resources (see `Cover`). The same `Cover` may be given several times. None of the covers may
+    be empty, and the universe of each cover must contain `universe`.
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
@@ -179,8 +179,8 @@ def _find_fittest(
 ) -> NumaMask | None:
     """Find the best choice of `count` more nodes.
 
-    Choices are examined in ascending order of their masks, as far as necessary. If several covers can do without the same node, choices may
-    be out of order. After the first set, the search therefore continues for some steps to find a lower set.
+    Choices are examined in ascending order of their masks, as far as necessary. If several covers still have a sufficient set without the
+    same node, choices may be out of order. After the first set, the search therefore continues for some steps to find a lower set.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -266,7 +266,7 @@ def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
 
 
 class _CoverProblem:
-    """Search problem of a cover. A state has the amounts that are still missing."""
+    """Search problem of a cover. A state of the search consists of the amounts that are still missing."""
 
     def __init__(
         self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]

@@ -62,7 +62,7 @@ class TopologyManager(Struct, frozen=True):
     prefer_most_allocated: bool = False
     """Whether the more allocated one of two single nodes is chosen."""
     strategy: Strategy | None = None
-    """Rule for choosing among equally good sets of nodes by score. None means that node IDs decide."""
+    """Rule for choosing among equally good sets of nodes by score. None means that the set with the lower node IDs is chosen."""
     score_weights: tuple[tuple[str, int], ...] = ()
     """Weights of scores, by the name of a list of hints. Lists that aren't named have the weight 1."""
     prefer_cpus_node: bool = False
@@ -146,7 +146,7 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """Configured limit on NUMA nodes. None means that the configured text isn't a valid number."""
+    """Configured maximum number of NUMA nodes. None means that the configured text isn't a valid number."""
     prefer_most_allocated: bool = False
     strategy: Strategy | None = None
     score_weights: tuple[tuple[str, int], ...] = ()

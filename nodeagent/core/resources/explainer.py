@@ -19,7 +19,7 @@ from nodeagent.core.resources.resource import Allocated, Resource
 NEAREST = 16
 """Number of amounts that are tried one by one before the search continues by halving."""
 MAX_AMOUNT = 2**62
-"""Limit on amounts in the search. No machine has more of any resource."""
+"""Largest amount in the search. Machines never have more of a resource."""
 
 
 class ResourceEvent(Protocol):
@@ -102,8 +102,8 @@ class Explainer(Struct, frozen=True):
         return ()
 
     def count_fewest_nodes(self, _promises: Promises, _demand: PodDemand | ContainerDemand) -> int:
-        """Return the number of NUMA nodes that the demand needs on an empty machine. The value 0 means that the demand depends on no
-        node.
+        """Return the number of NUMA nodes that the demand needs on an empty machine. The value 0 means that the demand doesn't depend on
+        nodes.
         """
         return 0
 

@@ -101,8 +101,8 @@ class Resource(Struct, frozen=True):
 
     @property
     def managed(self) -> frozenset[str]:
-        """Extended resources that only this resource allocates, by count. A pod that requests an extended resource without such a manager
-        is refused.
+        """Extended resources that only this resource allocates, by count. A pod is refused if it requests an extended resource that isn't
+        managed by any resource.
         """
         return frozenset()
 
@@ -158,7 +158,8 @@ class Resource(Struct, frozen=True):
         return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated shares of an amount, by NUMA nodes. Scores of sets of NUMA nodes depend on these shares (KEP-6007).
+        """Return the allocated shares of the resource's amount, by NUMA nodes. Scores of sets of NUMA nodes depend on these shares
+        (KEP-6007).
 
         `name` is the name of a list of hints, or of the resource itself. The result is empty if the resource isn't scored.
         """
@@ -235,7 +236,9 @@ class Resource(Struct, frozen=True):
 
     @abstractmethod
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        """Release the holdings that no other container of the pod shares. Called when a container has ended or its pod ends."""
+        """Release those holdings of a container that aren't shared with another container of the pod. Called when a container has ended or
+        its pod ends.
+        """
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
         """Release the holdings of the pod as a whole. Called after the containers' holdings are released."""
@@ -264,14 +267,14 @@ class Resource(Struct, frozen=True):
         return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup contradicts the recorded holdings. If so, no record of the pod is used."""
+        """Whether a container's cgroup contradicts the recorded holdings. If so, none of the pod's records is used."""
         return False
 
     @abstractmethod
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
         """Allocate the former holdings that a pod may keep on this machine. Called for the pods in the order of their admission.
 
-        The promises contain the kept holdings of earlier pods, but no holdings of this pod.
+        The promises contain the kept holdings of earlier pods, but not yet those of this pod.
         """
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
@@ -285,7 +288,7 @@ class Resource(Struct, frozen=True):
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
         """Return ways to add missing amounts near the pod's holdings, the best way first.
 
-        Each result is completed by an admission. If no admission succeeds, the whole pod is decided again.
+        Each result is completed by an admission. If none of the admissions succeeds, a new decision on the whole pod is made.
         """
         return (promises,)
 
@@ -302,7 +305,7 @@ class Resource(Struct, frozen=True):
     # Methods for invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
-        """Check stored promises against the current machine and configuration. Apply changes that need no decision."""
+        """Check stored promises against the current machine and configuration. Apply changes that don't need a decision."""
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:

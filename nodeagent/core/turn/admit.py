@@ -1,4 +1,4 @@
-"""Stage: decide refused pods that are due, in the order of their refusals. Then decide new pods, in the order of their manifests."""
+"""Stage: decide on refused pods that are due, in the order of their refusals. Then decide on new pods, in the order of their manifests."""
 
 from typing import NamedTuple
 
@@ -93,8 +93,8 @@ class _QueueLook(NamedTuple):
 def _look_at_queue(
     draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
 ) -> _QueueLook:
-    """Find out whether a pod has to wait for earlier jobs, or for a reservation. `known` is the pod's refused entry, and None for a new
-    pod.
+    """Find out whether a pod has to wait for earlier jobs, or for a reservation. `known` is the pod's refused entry. None means that the
+    pod is new.
     """
     first = find_first_waiting(draft.state, manifest, world)
     waits = first or find_reservation_wait(draft.state, manifest, world)

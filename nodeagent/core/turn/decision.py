@@ -21,11 +21,11 @@ from nodeagent.core.turn.adoption import find_populated_pods
 from nodeagent.core.turn.world import World
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
-"""Function that decides one pod, such as `admit_off_orphans`."""
+"""Function that decides on one pod, such as `admit_off_orphans`."""
 
 
 def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-    """Decide a pod without the CPUs of orphaned processes. If that fails, decide the pod with these CPUs."""
+    """Try to admit a pod without the CPUs of orphaned processes. If that fails, decide on the pod with these CPUs."""
     taken = default_set(promises) & orphans
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
@@ -44,7 +44,7 @@ def _add_shared_cpus(promises: Promises, cpus: CpuSet) -> Promises:
 def decide_pod(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
-    """Decide a pod: first check the node's allocatable resources, then ask the managers."""
+    """Decide on a pod: first check the node's allocatable resources, then ask the managers."""
     if world.config.check_allocatable:
         managers = world.managers.with_amounts(world.allocatable, state.promises)
         shortage = insufficient(pod, usage, managers, pod_level_resources=world.pod_level_resources)
@@ -86,8 +86,8 @@ def find_room(state: NodeState, world: World) -> Room:
 
 
 def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. Pods that are decided onto these CPUs wait until
-    the processes have left.
+    """Return the CPUs of processes that don't belong to any pod, or belong to a pod that is unknown now. Pods that get these CPUs wait
+    until the processes have left.
     """
     active = [entry for entry in state.entries if entry.is_active]
     of_known = [entry.cgroup_paths for entry in active if entry.is_pooled]

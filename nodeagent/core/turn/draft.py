@@ -27,7 +27,7 @@ class Draft(Struct, frozen=True):
     changed: Mapping[str, Manifest] = {}
     """Changed manifests, by UID of the pod. Once a stage has applied a change, it removes the manifest from this mapping."""
     new: tuple[Manifest, ...] = ()
-    """Manifests of new pods that are still to be decided."""
+    """Manifests of new pods on which the decision is still to be made."""
     postponed: tuple[PodEntry, ...] = ()
     """Pods that wait for device plugins, each with its reason for waiting. The state doesn't contain these reasons."""
     seen_room: SeenRoom = {}
@@ -36,7 +36,7 @@ class Draft(Struct, frozen=True):
     """Whether another turn should follow at once, because it can decide something that this turn couldn't."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
-        """Replace the state, and add events and metric deltas."""
+        """Replace the state, and add events and changes of metrics."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, entry: PodEntry) -> "Draft":

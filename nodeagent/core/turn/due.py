@@ -21,7 +21,7 @@ class UnmetRequest(Struct, frozen=True):
     """Names of the requested devices."""
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
-        """Tell whether there is enough new room to decide the request again."""
+        """Tell whether there is enough new room for another decision on the request."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
             Retry.RESOURCE in self.retries and now.has_new_devices(before, self.devices)
@@ -47,19 +47,19 @@ def _list_all_unmet(state: NodeState, world: World) -> list[UnmetRequest]:
 
 
 def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]:
-    """Return the unmet requests that are to be decided again now."""
+    """Return the unmet requests on which a new decision is due now."""
     unmet = _list_all_unmet(state, world)
     now = find_room(state, world) if unmet else NO_ROOM
     return [one.key for one in unmet if one.is_due(seen, now)]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Note the present room for the unmet requests that aren't due. If the turn has released resources after it decided some unmet
+    """Note the present room for the unmet requests that aren't due. If the turn has released resources after its decisions on some unmet
     requests, the next turn follows at once.
 
     Args:
         turn: the turn so far.
-        before: the state at which the turn began to decide unmet requests.
+        before: the state at which the turn began to decide on unmet requests.
         world: the observations.
     """
     unmet = _list_all_unmet(turn.state, world)

@@ -36,7 +36,9 @@ def end_pods(draft: Draft, world: World) -> Draft:
 
 
 def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether a retried pod is decided as a new pod. Its manifest has changed, or the pod may have to wait for an ending pod's units."""
+    """Whether the decision on a retried pod is made as for a new pod. Its manifest has changed, or the pod may have to wait for an ending
+    pod's units.
+    """
     manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
     return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)
 

@@ -44,7 +44,7 @@ class JobPlan(Struct, frozen=True):
     node: WhatIf
     at_ms: int
     release_ms: int
-    """Longest time between the end of a job's time and its release."""
+    """Longest time between the end of a job's time and the release of its resources."""
     ends: tuple[tuple[int, str], ...]
     """Later releases of the resources of jobs and reservations, as (time, UID), in order."""
     reserved: tuple[ReservedTime, ...]
@@ -54,8 +54,8 @@ class JobPlan(Struct, frozen=True):
     unmet: frozenset[str] = frozenset()
     """UIDs of the reservations that lacked room at their begin. No job starts before these reservations end."""
     trials: list[int] = field(default_factory=list)
-    """Number of decisions that may still be tried, shared by all plans derived from this plan. A negative number means that a decision
-    wasn't tried. Such a decision counts as a refusal.
+    """Number of decisions that may still be tried, shared by all plans derived from this plan. A negative number means that a decision was
+    left out because of this limit. Such a decision counts as a refusal.
     """
 
     @classmethod
@@ -76,7 +76,7 @@ class JobPlan(Struct, frozen=True):
             now_ms: the time now, in milliseconds like all times here.
             release_ms: the longest time between the end of a job's time and its release.
             reserved: the reservations that have not ended.
-            most_trials: limit on the decisions.
+            most_trials: the maximum number of trial decisions.
         """
         ends = tuple(sorted((max(end_ms, now_ms) + release_ms, uid) for uid, end_ms in ends_at_ms.items()))
         coming = tuple(sorted(reserved, key=lambda one: (one.from_ms, one.pod.uid)))

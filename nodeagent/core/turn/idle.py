@@ -58,7 +58,7 @@ def rest(draft: Draft, world: World) -> Draft:
 
 
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide idle pods with an active unit again, before new pods.
+    """Decide again on idle pods with an active unit, before new pods.
 
     If resources are missing, the unit runs in the shared pool until there is more room. Each new refusal is reported.
     """

@@ -43,7 +43,7 @@ Runs = Mapping[str, Run]
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Record the starts and ends of the containers whose start was decided."""
+    """Record the starts and ends of the containers that were to be started."""
     for status in entry.containers:
         if status.is_started:
             entry = entry.with_status(
@@ -106,7 +106,7 @@ def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether the pod waits for a change that wakes no turn, namely an empty cgroup or an observed start."""
+    """Tell whether the pod waits for a change that doesn't trigger a turn, namely an empty cgroup or an observed start."""
     if not entry.is_active:
         return False
     if entry.pins_units:
@@ -239,7 +239,7 @@ def _has_init_failed(entry: PodEntry) -> bool:
 
 
 def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
-    """Return SUCCEEDED or FAILED if no container of the pod runs or will run again."""
+    """Return SUCCEEDED or FAILED if none of the pod's containers runs or will run again. None means that the pod has not finished."""
     if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
     # If a start was decided but not carried out, it doesn't count, because it will not happen any more.

@@ -29,7 +29,7 @@ class Manifest(Struct, frozen=True):
     unused_fields: tuple[str, ...] = ()
     """Fields that are set and known to Kubernetes, but have no effect here (D8)."""
     notes: tuple[str, ...] = ()
-    """Probable mistakes in the manifest, logged when the pod is decided."""
+    """Probable mistakes in the manifest, logged when the decision on the pod is made."""
 
     @property
     def unit_keys(self) -> frozenset[UnitKey]:
@@ -64,13 +64,13 @@ class JobTerms(Struct, frozen=True):
     user: int
     """User ID of the owner."""
     max_ms: int = 0
-    """Longest time from the start to the end. 0 means no limit."""
+    """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
     ends_at_ms: int = 0
     """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod has not started."""
     is_queued: bool = False
     """Whether the pod waits in the queue if there is no room."""
     reservation: str = ""
-    """Name of the reservation that the pod runs in. Empty means none."""
+    """Name of the reservation in which the pod runs. Empty means that the pod has no reservation."""
     weight: int = DEFAULT_WEIGHT
     """Weight of the user."""
 
@@ -148,7 +148,7 @@ def needs_device_scan(
     Args:
         manifests: all manifests.
         state: the state before the turn.
-        retried: UIDs of pods to decide again.
+        retried: UIDs of pods on which a new decision is requested.
         gives: whether the node allocates devices. Otherwise only pods near devices and pods with claims need a scan.
     """
 
@@ -170,8 +170,8 @@ def needs_device_scan(
 
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether this turn may decide a manifest's pod. `entry` is the known pod with the same name or UID. None means that there is no such
-    pod.
+    """Whether this turn may decide on a manifest's pod. `entry` is the known pod with the same name or UID. None means that there is no
+    such pod.
     """
     if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided
         return True

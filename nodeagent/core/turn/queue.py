@@ -30,11 +30,11 @@ RELEASE_MS = 12_000
 
 
 MOST_OVERTAKING = 2
-"""Limit on the jobs per turn for which an earlier start is examined."""
+"""Maximum number of jobs per turn for which an earlier start is examined."""
 _MOST_BEFORE = 32
-"""Limit on the waiting jobs that one job may overtake."""
+"""Maximum number of waiting jobs that one job may overtake."""
 _MOST_TRIALS = 200
-"""Limit on the decisions to predict the starts of one job and of the jobs before it."""
+"""Maximum number of trial decisions for predicting the starts of one job and of the jobs before it."""
 
 
 def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> list[QueuedJob]:
@@ -100,8 +100,8 @@ def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why a pod must wait for other pods of its source. None means that no earlier pod waits. A pod outside of the queue
-    comes after the whole queue.
+    """Return the reason why a pod must wait for other pods of its source. None means that the pod doesn't have to wait for other pods. A
+    pod outside of the queue comes after the whole queue.
     """
     before = _list_before(state, manifest, world)
     if not before:
@@ -110,7 +110,7 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
 
 
 def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why reservations prevent the start of a job now. None means that they don't.
+    """Return the reason why reservations prevent the start of a job now. None means that reservations don't prevent the start.
 
     Reservations don't delay pods that aren't jobs. A job that doesn't fit anyway isn't delayed either, because the decision then names the
     missing resource.
@@ -158,7 +158,7 @@ def plan_jobs(
         source: the source.
         boot_ms: the time now, in milliseconds since boot.
         lead_ms: the lead of the wall clock over the time since boot.
-        most_trials: limit on the decisions.
+        most_trials: the maximum number of trial decisions.
     """
     ends, reserved = find_ends(state, source.terms, boot_ms), list_reserved(state, source, lead_ms)
     return JobPlan.of(node, ends, boot_ms, RELEASE_MS, reserved, most_trials)
@@ -226,7 +226,7 @@ def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[Que
 
 
 def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:
-    """Decide a pod on the node without any other pods. If the pod is refused even there, waiting doesn't help."""
+    """Decide on a pod as if there were no other pods on the node. If the pod is refused even there, waiting doesn't help."""
     trial = World(
         config=world.config,
         managers=world.managers.tried_out(),

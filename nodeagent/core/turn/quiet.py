@@ -15,14 +15,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _LONGEST_UID = 36
-"""Limit on the length of a UID. The run IDs of pods with longer UIDs don't contain the UID."""
+"""Maximum length of a UID that run IDs contain. The run IDs of pods with longer UIDs contain a hash instead."""
 
 
 class LeftAlone(Struct, frozen=True):
     """Pods that a turn has not changed, with the state after the turn and the turn's observations."""
 
     pods: frozenset[str]
-    """UIDs of running pods that wait neither for a time nor for a change that wakes no turn."""
+    """UIDs of running pods that wait neither for a certain time nor for a change that doesn't trigger a turn."""
     state: NodeState
     """State after the turn."""
     world: World

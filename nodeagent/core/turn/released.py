@@ -37,7 +37,7 @@ def release_ended(draft: Draft, world: World) -> Draft:
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether the current manifest of a pod was decided already. The manifest of a refused change counts, too."""
+    """Whether a decision on the current manifest of a pod was made already. The manifest of a refused change counts, too."""
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change

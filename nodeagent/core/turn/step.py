@@ -28,7 +28,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     Args:
         state: the state before the turn.
         world: the observations.
-        decide: function that decides each new pod. A caller with a clock passes a function that also measures the time.
+        decide: function that decides on each new pod. A caller with a clock passes a function that also measures the time.
     """
     draft = observe(Draft(state, seen_room=world.seen_room), world)
     draft = follow_files(draft, world)

@@ -47,7 +47,7 @@ class World(Struct, frozen=True):
     observed: ObservedCgroups
     now_ms: int
     retried: frozenset[str] = frozenset()
-    """UIDs of pods that a user wants to be decided again. The decision is on the pod itself, or on its changed manifest."""
+    """UIDs of pods for which a user wants a new decision, either on the pod itself or on its changed manifest."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end on request, whatever their manifests say."""
     inactive_units: frozenset[str] = frozenset()

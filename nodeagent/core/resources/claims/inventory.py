@@ -14,7 +14,7 @@ from nodeagent.core.model.topology import Cpu, Topology
 
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
-"""Limit on the length of an attribute's text (DeviceAttributeMaxValueLength)."""
+"""Maximum length of an attribute's text (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
 """Name of the capacity of memory devices, in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"

@@ -14,14 +14,14 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice, Value
 from nodeagent.core.resources.claims.selectors import meets
 
 MOST_TRIED = 4096
-"""Limit on the combinations of alternatives and attribute values that are tried for one pod."""
+"""Maximum number of combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Limit on evaluated selectors for one pod. Evaluating so many takes about ten seconds. 32 requests of 8 alternatives with 32 selectors
-each exceed the limit.
+"""Maximum number of selector evaluations for one pod. So many take about ten seconds. 32 requests of 8 alternatives with 32 selectors each
+exceed the limit.
 """
 MOST_LOOKS = 20_000_000
-"""Limit, per pod, on the devices examined while devices are matched with requests. Examining so many takes about two seconds."""
+"""Maximum number of examinations of a device, per pod, while devices are matched with requests. So many take about two seconds."""
 _LOOKS_OF_VALUE = 8
 """Cost of reading an attribute of a device, counted in examined devices."""
 
@@ -38,7 +38,7 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """Devices permitted for a request in one way to meet the claims."""
+    """Devices permitted for a request in one way to meet the claims, that is, for one combination of alternatives and attribute values."""
 
     wish: Wish
     way: DeviceRequest
@@ -52,7 +52,7 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """No way meets the claims. The text names the claims and the reason."""
+    """The claims can't be met in any way. The text names the claims and the reason."""
 
 
 class Looks(Struct):

@@ -1,7 +1,8 @@
-"""Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the pod itself is decided.
+"""Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the decision on the pod itself.
 
-The CPU manager and the memory manager choose among the CPUs and memory permitted by a claim. The pod is then decided as if it already held
-the claimed devices, so that all other allocations are aligned with these devices. This module is loaded only for pods with claims.
+The CPU manager and the memory manager choose among the CPUs and memory permitted by a claim. The decision on the pod is then made as if the
+pod already held the claimed devices, so that all other allocations are aligned with these devices. This module is loaded only for pods with
+claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,9 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.resource import Resource
 
 MOST_TRIED = 256
-"""Limit on the allocations tried per pod. The whole pod is decided with each allocation that meets the claims, until one is admitted."""
+"""Maximum number of allocations tried per pod. With each allocation that meets the claims, a decision on the whole pod is tried, until the
+pod is admitted.
+"""
 
 
 class Met(Struct, frozen=True):
@@ -64,7 +67,7 @@ def ways_to_place(
     *,
     lists_nodes: bool = False,
 ) -> Iterator[Met | Refusal]:
-    """Yield the ways to meet a pod's claims, in order, or a refusal if there is none.
+    """Yield the ways to meet a pod's claims, in order, or a refusal if there is no way.
 
     Args:
         resources: the node's resources, limited to the parts that this pod may use.

@@ -17,23 +17,23 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice
 from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
-"""Limit on the length of an expression in bytes (CELSelectorExpressionMaxLength)."""
+"""Maximum length of an expression in bytes (CELSelectorExpressionMaxLength)."""
 _MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
 """Pattern of an attribute domain in an expression. If a device has no attributes in the domain, the domain is treated as empty, not as
 missing.
 """
 _MAX_DEPTH = 64
-"""Limit on nested brackets. It is far below the depth at which the parser's stack overflows."""
+"""Maximum depth of nested brackets. It is far below the depth at which the parser's stack overflows."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
 """Pattern of a macro that iterates over a list. A comment may be between the macro and its bracket."""
 MOST_STEPS = 10_000
-"""Limit on the steps of nested iterations for one device. The library itself has no such limit."""
+"""Maximum number of steps of nested iterations for one device. The library itself has no such limit."""
 
 
 class SelectorError(Exception):
-    """An expression is invalid, or evaluating it gives no result for a device. The text gives the reason."""
+    """An expression is invalid, or its evaluation gives no result for a device. The text gives the reason."""
 
 
 def check(expression: str) -> None:

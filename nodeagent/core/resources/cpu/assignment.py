@@ -24,7 +24,9 @@ class Picking(Struct, frozen=True):
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether a group counts as whole if its number of free CPUs equals the average group size (Erratum.AVERAGE_GROUP_SIZES)."""
+    """Whether a core, cache or socket counts as whole if its number of free CPUs equals the average size of its kind
+    (Erratum.AVERAGE_GROUP_SIZES).
+    """
     whole_cores: bool = False
     """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
     observer: PickObserver | None = None

@@ -20,8 +20,8 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Limit on the combinations of nodes that are compared on a machine with more than 8 nodes, remainder sets included. Further combinations
-are ignored.
+"""Maximum number of combinations of nodes that are compared on a machine with more than 8 nodes, remainder sets included. Further
+combinations are ignored.
 """
 
 

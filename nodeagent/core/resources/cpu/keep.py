@@ -103,8 +103,8 @@ def fill_cpus(
 ) -> tuple[Promises, ...]:
     """Add CPUs to sets that are too small, close to the remaining CPUs.
 
-    Return two results: with and without the CPUs that only plain init containers hold. Return no result if the options permit no such set.
-    The same applies to CPU plugins, because plugins decide only on whole pods.
+    Return two results: with and without the CPUs that only plain init containers hold. Return no result if the options don't permit such a
+    set, or if there are CPU plugins, because plugins decide only on whole pods.
     """
     if manager.chooser is not None:
         return ()

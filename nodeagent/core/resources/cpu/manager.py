@@ -438,7 +438,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse a request that can't be met with whole cores (full-pcpus-only). None means no refusal."""
+    """Refuse a request that can't be met with whole cores (full-pcpus-only). None means that the request isn't refused."""
     count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core

@@ -1,5 +1,5 @@
-"""Check of the answers of CPU plugins. An answer is rejected if it has CPUs that aren't free, a wrong number of CPUs, or values of a wrong
-type.
+"""Check of the answers of CPU plugins. An answer is rejected if it contains CPUs that aren't free, a wrong number of CPUs, or values of a
+wrong type.
 
 This module is loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
 """
@@ -25,7 +25,7 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Limit on the absolute value of numbers in plugins' answers."""
+"""Largest absolute value of a number in plugins' answers."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
@@ -205,7 +205,7 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
-    """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are called."""
+    """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are still called."""
     reasons = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
     if not reasons:
         return None

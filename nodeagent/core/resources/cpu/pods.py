@@ -119,7 +119,7 @@ class _Partition(Struct, frozen=True):
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """Changes of metrics. If a container lacks CPUs, the changes before it are included."""
+    """Changes of metrics. If a container lacks CPUs, the changes for the containers before it are included."""
     shortage: CpuShortage | None = None
 
 

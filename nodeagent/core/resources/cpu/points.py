@@ -93,8 +93,8 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return the CPUs to choose from if the filters have left too few. `free` has the CPUs before the filters. None means that the
-        plugin offers none.
+        """Return the CPUs to choose from if the filters have left too few. The question's `free` contains the CPUs before the filters. None
+        means that the plugin doesn't offer any.
         """
 
 
@@ -105,7 +105,9 @@ class PreScore(Protocol):
 
 class Select(Protocol):
     def select(self, question: Question) -> CpuSet | CpuShortage | None:
-        """Return `count` of the free CPUs. None means no opinion. Only the built-in policies may answer with a shortage."""
+        """Return `count` of the free CPUs. None means that the plugin has no opinion. Only the built-in policies may answer with a
+        shortage.
+        """
 
 
 class Score(Protocol):
@@ -115,16 +117,16 @@ class Score(Protocol):
 
 class Allocate(Protocol):
     def allocate(self, question: Question, cpus: CpuSet) -> str | None:
-        """Return an objection to these CPUs for the container, which refuses the pod. None means no objection."""
+        """Return an objection to these CPUs for the container, which refuses the pod. None means that the plugin has no objection."""
 
 
 class Deallocate(Protocol):
     def deallocate(self, returned: ReturnedCpus) -> str | None:
-        """Return a note for the log about released CPUs. None means no note."""
+        """Return a note for the log about released CPUs. None means that there is nothing to note."""
 
 
 _MAX_CHARACTERS = 1000
-"""Limit on the text of a failure, which may quote CPU sets or the plugin's own text."""
+"""Maximum length, in characters, of the text of a failure, which may quote CPU sets or the plugin's own text."""
 
 
 class PluginFailedError(ResourceFailedError):

@@ -13,7 +13,7 @@ def divide_evenly(free: Sequence[int], count: int, size: int) -> tuple[int, ...]
         size: the number of CPUs that stay together.
 
     Returns:
-        The number of CPUs of each node. None means that there is no such division.
+        The number of CPUs of each node. None means that such a division is impossible.
     """
     groups, remainder = divmod(count, size)
     room = [each // size for each in free]

@@ -33,7 +33,7 @@ from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
-"""Limit on the total size, in bytes, of one device plugin's answers for all pods. The answers are part of the state file."""
+"""Maximum total size, in bytes, of one device plugin's answers for all pods. The answers are part of the state file."""
 
 
 class DeviceManager(Struct, frozen=True):
@@ -46,7 +46,7 @@ class DeviceManager(Struct, frozen=True):
         return next((pool for pool in self.pools if pool.resource == resource), None)
 
     def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
-        """Return the healthy devices that no pod holds."""
+        """Return the healthy devices that aren't held by any pod."""
         taken = taken_devices(promises)
         leaked = frozenset(dict(promises.of(DeviceBooks).leaked).get(pool.resource, ()))
         return [
@@ -63,8 +63,8 @@ class DeviceManager(Struct, frozen=True):
         return find_devices(pool, reuse.of(pool.resource))
 
     def is_ignored(self, promises: Promises, resource: str) -> bool:
-        """Tell whether kubelet ignores the resource, because no plugin has registered the resource and no pod holds a device of the
-        resource (isDevicePluginResource).
+        """Tell whether kubelet ignores the resource, because it isn't registered by a plugin and its devices aren't held by a pod
+        (isDevicePluginResource).
         """
         if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
             return False

@@ -189,8 +189,8 @@ class DeviceResource(Resource, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
-        """Return a temporary refusal of a pod whose device plugins can't be asked about the pod yet. None means that the pod can be
-        decided.
+        """Return a temporary refusal of a pod whose device plugins can't be asked about the pod yet. None means that the decision on the
+        pod can be made.
         """
         if self.has_pod(held, pod):
             return None
@@ -204,7 +204,7 @@ class DeviceResource(Resource, frozen=True):
         return Refusal(Reason.DEVICE_PLUGINS_SLOW, why) if why else None
 
     def tried_out(self) -> "DeviceResource":
-        """Return the device manager for trials, which calls no plugins."""
+        """Return the device manager for trials, which doesn't call plugins."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
 

@@ -20,7 +20,7 @@ def restore_devices(promises: Promises, held: Mapping[str, DeviceHoldings]) -> P
 
 
 def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Promises:
-    """Begin the phase in which kubelet starts and knows no pods. `running` has the pod UID and name of each container that runs
+    """Begin the phase in which kubelet starts and knows no pods. `running` lists the pod UID and name of each container that runs
     meanwhile.
     """
     return promises.having(replace(promises.of(DeviceBooks), running=running))
@@ -39,7 +39,7 @@ def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
 
 
 def begin_pod(promises: Promises, uid: str) -> Promises:
-    """Count a pod as active while it is decided on. The pod takes over the devices of an ended pod with the same UID."""
+    """Count a pod as active during the decision on it. The pod takes over the devices of an ended pod with the same UID."""
     books = promises.of(DeviceBooks)
     if uid not in books.ended:
         return promises

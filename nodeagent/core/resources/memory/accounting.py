@@ -14,7 +14,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""Limit at which kubelet's sums and differences wrap around. Without errata, no amount comes near this limit."""
+"""Largest value before kubelet's sums and differences wrap around. Without errata, amounts never come near this value."""
 
 NodeAccounts = tuple[MemoryNode, ...]
 """Accounts of all NUMA nodes, in ascending order of their IDs."""

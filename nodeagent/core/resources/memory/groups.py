@@ -149,8 +149,8 @@ def _count_fewest_nodes(books: _RequestTable) -> int:
 
 
 def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """Return the cover of all sets of these nodes that have enough memory. With `allocatable`, all allocatable memory counts, and a single
-    node may be sufficient. Otherwise only free memory counts, in sets of at least two nodes.
+    """Return the cover (core/numa/node_search.py) of all sets of these nodes that have enough memory. With `allocatable`, all allocatable
+    memory counts, and a single node may be sufficient. Otherwise only free memory counts, in sets of at least two nodes.
     """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(

@@ -11,7 +11,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""Hints by resource. Empty means no preference. As in kubelet, the hints are also empty if no group has enough memory."""
+"""Hints by resource. Empty means that there is no preference, or, as in kubelet, that none of the groups has enough memory."""
 
 
 def container_hints(

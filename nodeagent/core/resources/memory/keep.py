@@ -23,8 +23,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""Divisor of a node's memory that gives the largest ordinary difference after a boot. The kernel then reserves a slightly different part of
-the memory, some KiB to a few MiB. A larger difference means that the machine has changed.
+"""Number by which a node's memory is divided to get the largest ordinary difference after a boot. The kernel then reserves a slightly
+different part of the memory, some KiB to a few MiB. A larger difference means that the machine has changed.
 """
 
 

@@ -35,8 +35,8 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod if its exclusive containers leave no memory for its sharing containers, or if its amounts can't be provided. None
-    means no refusal.
+    """Refuse a pod if its exclusive containers leave no memory for its sharing containers, or if its amounts can't be provided. None means
+    that the pod isn't refused.
     """
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
