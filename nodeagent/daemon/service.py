@@ -187,7 +187,7 @@ def _make_runtime_domain(
 
 
 def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
-    """Return the registry of device plugins. None means that it isn't configured."""
+    """Return the registry of device plugins. None means that device plugins aren't configured."""
     if not config.device_plugin_socket:
         return None
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents have no device plugins
@@ -266,7 +266,7 @@ def run_turns(
 
 
 def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
-    """Watch the current cgroups. Return the problem, or empty text for success. A problem equal to `known` isn't logged again."""
+    """Watch the current cgroups. Return the problem, or empty text for success. A problem that equals `known` isn't logged again."""
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
@@ -335,7 +335,7 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def open_uevents() -> list[Uevents]:
-    """Subscribe to uevents before the first turn, so that no second turn is needed. Empty means failure; `follow_hotplug` tries again."""
+    """Subscribe to uevents before the first turn, so that a second turn isn't needed. Empty means failure; `follow_hotplug` tries again."""
     try:
         return [Uevents(open_uevent_socket())]
     except UeventError:

@@ -1,4 +1,4 @@
 """Access to things outside the program, one thing per module: /sys, cgroups, files, sockets, systemd, kernel events.
 
-Edges decide and log nothing.
+Edges make no decisions and don't log.
 """

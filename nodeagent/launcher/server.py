@@ -447,7 +447,7 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 
 
 def write_to_terminal(told: TerminalLine) -> bool:
-    """Write a line to a terminal without waiting for room. Return False if the terminal is gone, is full, or is another user's."""
+    """Write a line to a terminal without waiting for room. Return False if the terminal is gone, is full, or belongs to another user."""
     with contextlib.suppress(OSError):
         flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         terminal = os.open(f"/dev/pts/{told.number}", flags)

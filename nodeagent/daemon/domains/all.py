@@ -33,7 +33,7 @@ def make_domains(
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    If `readers` is empty, no new pod is admitted. Without `systemd`, the command `systemctl` is used.
+    If `readers` is empty, new pods aren't admitted. Without `systemd`, the command `systemctl` is used.
     """
     return (
         OwnDomain(tree, readers),
@@ -64,7 +64,7 @@ def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
 
 
 def withdraw_all(domains: Sequence[Domain], why: str) -> None:
-    """Have each domain report to waiting callers that nothing was decided, because of `why`."""
+    """Have each domain report to waiting callers that no decision was made, because of `why`."""
     for domain in domains:
         domain.withdraw(why)
 

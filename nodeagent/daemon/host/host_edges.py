@@ -34,7 +34,7 @@ SYSTEMD = "run/systemd/system"
 """Directory that exists if systemd is the first process (sd_booted(3))."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
-"""Errors of writes to exited threads and removed files. Such a setting no longer exists, so nothing must be moved."""
+"""Errors of writes to exited threads and removed files. Such a setting no longer exists, so the failed write doesn't matter."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
 """Kinds of settings that are read from irqbalance."""
@@ -49,7 +49,7 @@ class Reading(Struct, frozen=True):
     facts: Mapping[Setting, Facts] = {}
     """Further facts about some of the settings, by setting."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
-    """Errors by kind of setting. No setting of such a kind was read."""
+    """Errors by kind of setting. The settings of such a kind were not read."""
     released: frozenset[Setting] = frozenset()
     """Settings to restore, because the agent now places the processes of these units itself."""
 
@@ -154,7 +154,7 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` has the CPUs for settings that would otherwise have no CPU left.
+        """Return the machine's CPUs. `host` gives the CPUs for settings that would otherwise have no CPU left.
 
         Raises:
             HostFileError: the kernel's files can't be read.

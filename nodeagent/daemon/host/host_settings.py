@@ -45,7 +45,7 @@ PUT_BACK = "host_settings_put_back"
 """
 
 _MOST_READS = 5
-"""Limit on repeated readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading isn't consistent."""
+"""Maximum number of readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading isn't consistent."""
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
 """Kinds of settings that may accept a refused value later. The kernel refuses CPUs for a thread while they are in a partition or offline.
@@ -72,7 +72,7 @@ class HostPlaces(Protocol):
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` has the CPUs for settings that would otherwise have no CPU left."""
+        """Return the machine's CPUs. `host` gives the CPUs for settings that would otherwise have no CPU left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -239,7 +239,7 @@ class _Partitions(Struct, frozen=True):
     closed: CpuSet = CpuSet()
     """CPUs of the agent's partitions, including partitions that may not be removed yet."""
     is_ending: bool = False
-    """Whether a partition without allocated CPUs isn't removed yet. Its removal sends no notification."""
+    """Whether a partition without allocated CPUs isn't removed yet. Its removal isn't notified."""
 
 
 class _Applied(Struct, frozen=True):
@@ -287,7 +287,7 @@ class HostSettings:
 
     @property
     def lost_record(self) -> str | None:
-        """Return the problem with an earlier process's record. None means that there was none."""
+        """Return the problem with an earlier process's record. None means that there was no problem."""
         return self._record.problem
 
     @property
@@ -299,7 +299,7 @@ class HostSettings:
         """Make all settings avoid the wanted CPUs, and restore settings of kinds without such CPUs. With `rescan`, read all settings again.
 
         Returns:
-            Problems. The failed settings are tried again at the latest at the next rescan.
+            The problems. Failed settings are tried again, at the latest at the next rescan.
         """
         try:
             record, before = self._record.load(), self._applied

@@ -41,7 +41,7 @@ DEVICE_PLUGIN = GrpcServerKind(
     hint="see the plugin's log (`journalctl`), and restart it: it registers again then",
 )
 MAX_MESSAGE_BYTES = 4 << 20
-"""gRPC's default limit on a received message, which kubelet uses, too."""
+"""Maximum size of a received message: gRPC's default, which kubelet uses, too."""
 CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 """Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
@@ -168,7 +168,7 @@ class DevicePlugins:
         self._directory = path.parent
         self._wake = wake
         self.configured: Callable[[], frozenset[str]] = frozenset
-        """Function that returns the resources of configured devices. No plugin may register these."""
+        """Function that returns the resources of configured devices. Plugins may not register these resources."""
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
@@ -261,7 +261,9 @@ class DevicePlugins:
         return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
-        """Return the reason to refuse a registration, in kubelet's words if kubelet has the same check. Empty means that it is accepted."""
+        """Return the reason to refuse a registration, in kubelet's words if kubelet has the same check. Empty means that the registration
+        is accepted.
+        """
         if asked.version != wire.VERSION:
             return f'requested API version "{asked.version}" is not supported by kubelet. Supported version is "{wire.VERSION}"'
         if not is_extended_resource(asked.resource):

@@ -15,13 +15,13 @@ T = TypeVar("T")
 KEPT_SECONDS = 600.0
 """Time after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
 MOST_KEPT = 256
-"""Limit on the decisions with saved answers. Beyond it, the answers for the oldest decision are dropped."""
+"""Maximum number of decisions with saved answers. If there are more, the answers for the oldest decision are dropped."""
 
 
 MOST_QUESTIONS = 512
-"""Limit on the questions of one decision.
+"""Maximum number of questions of one decision.
 
-Without it, a plugin whose devices change all the time would cause a new question for each change.
+Without this limit, a plugin whose devices change all the time would cause a new question for each change.
 """
 
 

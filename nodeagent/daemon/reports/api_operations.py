@@ -18,7 +18,7 @@ from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 _MAX_WAITING = LocalApi.bounds.connections // 2
-"""Limit on clients that wait for a turn. The other connections stay free for operations that don't wait."""
+"""Maximum number of clients that wait for a turn. The other connections stay free for operations that don't wait."""
 
 
 class ApiOperations:

@@ -99,7 +99,7 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn. `drift` has the kinds of the files that were restored."""
+        """Count one turn. `drift` lists the metric's label for each cgroup file that was restored."""
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
@@ -139,7 +139,7 @@ class MetricsRecorder:
         seconds: float,
         quiet: frozenset[str] = frozenset(),
     ) -> None:
-        """Publish the metrics of the current state. `quiet` has the UIDs of pods that have not changed since the last call."""
+        """Publish the metrics of the current state. `quiet` lists the UIDs of pods that have not changed since the last call."""
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state = view.state
         held: dict[Holder, CpuSet] = {}

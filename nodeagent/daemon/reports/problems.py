@@ -38,7 +38,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
     Args:
         state: the node's state.
-        for_room: whether a container that was refused for lack of resources is decided again (`Config.retries_for_room`).
+        for_room: whether a container that was refused for lack of resources gets a new decision (`Config.retries_for_room`).
     """
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
@@ -50,7 +50,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
 
 def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Describe pods of a container runtime that are refused because of their names. No other list contains these pods."""
+    """Describe pods of a container runtime that are refused because of their names. These pods aren't part of any other list."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
@@ -60,7 +60,7 @@ def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
 
 
 def describe_refused_change(entry: PodEntry) -> str | None:
-    """Explain why a changed manifest isn't applied. None means that it is applied."""
+    """Explain why a changed manifest isn't applied. None means that the changed manifest is applied."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
@@ -76,7 +76,7 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 
 
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Describe pinned units without a usable CPU, which the agent can't freeze. Empty if there are none."""
+    """Describe pinned units without a usable CPU, which the agent can't freeze. Empty if there are no such units."""
     units = [
         unit_at(want.path)
         for want in wanted
@@ -155,7 +155,7 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
 
 
 def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
-    """Describe pods that request a core profile which isn't configured. Their cores have no special settings. Empty if there are none."""
+    """Describe pods that request a core profile which isn't configured. Their cores keep their normal settings. Empty if there are none."""
     return "; ".join(
         f"the cores of {pod} have no settings: there is no profile {profile} (define it: `profiles:` in the configuration)"
         for pod, profile in unknown

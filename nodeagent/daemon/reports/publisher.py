@@ -73,7 +73,7 @@ class Publisher:
         self._log = log
         self._thread = ServingThread(self._report_failure)
         self._group_problem = ""
-        """Problem with the group whose members may run jobs. Empty means that there is none."""
+        """Problem with the group whose members may run jobs. Empty means that there is no problem."""
         self._unopened: dict[str, _Unopened] = {}
         """Services without an open socket, by name."""
 

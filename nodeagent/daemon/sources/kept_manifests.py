@@ -17,7 +17,7 @@ _PARSERS = ("core/model", "formats/manifest", "formats/syntax")
 
 
 class KeptManifests:
-    """Storage for parsed manifests. The file only saves time, so an unusable or unwritable file is no error."""
+    """Storage for parsed manifests. The file only saves time, so an unusable or unwritable file isn't an error."""
 
     def __init__(self, config: Config) -> None:
         self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)

@@ -55,7 +55,7 @@ class ManifestList:
 
         Args:
             rescan: whether to read the directory.
-            part: part of the files to read although no change was reported, 0 to 1. On network file systems, the kernel doesn't report
+            part: fraction of the files, 0 to 1, to read although no change was reported. On network file systems, the kernel doesn't report
                 changes made on other machines.
         """
         if self._last is None or rescan:
@@ -152,7 +152,7 @@ class _OpenFile(Struct):
 
 
 class _OverdueFiles:
-    """Conditions of the directory that are normal for a short time, and become problems after `patience_seconds`."""
+    """Conditions of the directory that are normal for a short time, and count as problems after `patience_seconds`."""
 
     def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
         self.patience_seconds = patience_seconds
@@ -187,7 +187,7 @@ class _OverdueFiles:
                 )
 
     def find_open_problem(self, name: str) -> str | None:
-        """Return the problem with a file that has been open for too long. None means that there is none."""
+        """Return the problem with a file that has been open for too long. None means that there is no problem."""
         file = self._open.get(name)
         return None if file is None else file.problem
 

@@ -33,7 +33,7 @@ class ConfigFile:
         self._in_use: bytes | None = None
         """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
         self.problem: Problem | None = None
-        """Reason why the file's content isn't the configuration in use. None means that it is."""
+        """Reason why the file's content isn't the configuration in use. None means that it is in use."""
         self.refused_at_seconds = 0.0
         """Time since which the file is refused, in seconds since the epoch. 0 means that the file is valid."""
 
@@ -54,7 +54,7 @@ class ConfigFile:
         return node
 
     def reload(self, agent: Agent) -> None:
-        """Apply the whole changed file. After a failure, only `problem` has changed."""
+        """Apply the whole changed file. After a failure, only the attribute `problem` has changed."""
         try:
             content = read_config_text(self.path)
             node = build_node(content, self.path)

@@ -1,6 +1,6 @@
 """Recovery at a start: use the saved state, adapt it to a changed node, or rebuild it from running pods.
 
-No file in the state directory can prevent a start: unusable files are reported and set aside, and changed allocations are reported. Only
+Files in the state directory can't prevent a start: unusable files are reported and set aside, and changed allocations are reported. Only
 `stateRecovery: strict` refuses to start, like kubelet.
 """
 
@@ -129,7 +129,7 @@ def start_state(
         now_ms: the time of the wall clock.
         look: function that returns the running pods, or None if the agent was asked to stop. Called only if the files aren't sufficient.
         alive: called after each answer of a CPU plugin.
-        devices: function that scans devices. Called only if a pod with claims may have to be decided again.
+        devices: function that scans devices. Called only if a new decision on a pod with claims may be necessary.
 
     Returns:
         The initial state. None means that the agent was asked to stop.

@@ -1,6 +1,7 @@
 """Release of a node without a running agent: run turns until no pod is left, then remove cgroups and files.
 
-This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns get no manifests, so no pod is admitted.
+This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns don't get manifests, so pods aren't
+admitted.
 """
 
 import io
@@ -63,12 +64,12 @@ class Pods(Struct, frozen=True):
 
 
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
-    """Find the pods' cgroup and the launcher. None means that no such cgroup exists, so nothing runs.
+    """Find the pods' cgroup and the launcher. None means that this cgroup doesn't exist, so there are no running pods.
 
     If neither the configuration nor the launcher names the pods' cgroup, the `installed` cgroup is used.
 
     Raises:
-        DrainError: pods have processes, but no launcher is running to end them.
+        DrainError: pods have processes, but the launcher, which could end them, isn't running.
     """
     client = LauncherClient(Path(config.launcher_socket))
     try:

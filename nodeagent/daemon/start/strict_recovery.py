@@ -35,7 +35,7 @@ from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, d
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
     """Return the state of an earlier agent, or of kubelet if this node was taken over from kubelet.
 
-    If there is neither, return an empty state.
+    If there is no earlier state, return an empty state.
 
     With `stateRecovery: strict`, a state that doesn't fit is refused, as in kubelet. daemon/start/recovery.py adapts such a state instead.
     kubelet's allocations to pods that are not in `manifests` are released.
@@ -70,7 +70,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
 
 
 def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Return a state with kubelet's allocations on this node (D3). If there are none, return an empty state."""
+    """Return a state with kubelet's allocations on this node (D3). If there are no such allocations, return an empty state."""
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)

@@ -42,7 +42,7 @@ class CarriedOut(Struct, frozen=True):
     """Device files that could not be taken from their last user, each with the name of that user."""
     problems: tuple[Problem, ...]
     deferred: frozenset[Problem]
-    """Problems that are tried again only at the next rescan or at a scheduled time, and not within a second."""
+    """Problems whose writes are tried again only at the next rescan or at a scheduled time, and not within a second."""
     conditions: tuple[str, ...]
 
 

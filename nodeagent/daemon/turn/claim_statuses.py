@@ -1,6 +1,6 @@
 """Status documents of resource claims: one file per allocated claim, which is removed after the claim's last pod.
 
-Other programs read these files. The agent reads them only if its state is lost, because no cgroup shows the allocation of a claim.
+Other programs read these files. The agent reads them only if its state is lost, because cgroups don't show the allocation of a claim.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
-"""Limit on the length of a file name. File systems allow 255 bytes, and the name of the temporary file is longer."""
+"""Maximum length of a file name. File systems allow 255 bytes, and the name of the temporary file is longer."""
 
 
 def claim_directory(config: Config) -> str:

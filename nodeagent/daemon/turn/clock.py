@@ -4,7 +4,9 @@ import time
 from typing import NamedTuple
 
 SMALLEST_STEP_MS = 1_000
-"""Limit in milliseconds below which clock changes are ignored until they add up. The two clocks aren't read at the same instant."""
+"""Smallest clock change, in milliseconds, that counts. Smaller changes are ignored until they add up, because the two clocks aren't read at
+the same instant.
+"""
 _READING_MS = 100
 
 

@@ -44,7 +44,7 @@ class Decided(Struct, frozen=True):
 
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
-    """Decide from all observations and requests."""
+    """Make the decisions of a turn from all observations and requests."""
     assert not isinstance(seen.domains, Problem)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)

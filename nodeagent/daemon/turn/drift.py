@@ -18,7 +18,7 @@ def log_corrected(
 ) -> tuple[str, ...]:
     """Log the changes that restored cgroup files. Return the metric's label for each restored file.
 
-    `in_sync` has the cgroups with their desired values at the end of the previous turn.
+    `in_sync` contains the cgroups that had their desired values at the end of the previous turn.
     """
     found = [
         (change.path, fields)

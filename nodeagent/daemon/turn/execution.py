@@ -49,7 +49,7 @@ class ExecutionResult(Struct, frozen=True):
     Such a failure leaves CPUs occupied, a cgroup missing or not removed, or a limit too high.
     """
     ready: frozenset[str]
-    """Leaf cgroups that have the allocated values, and whose exclusive CPUs are used by no other process."""
+    """Leaf cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""
 
 
 class FailureResponse(Struct, frozen=True):
@@ -111,7 +111,7 @@ class _Progress(Struct):
     misplaced: set[str] = field(default_factory=set)
     """Cgroups whose `cpuset.cpus` could not be written. If thawed, their processes might run on CPUs of other containers."""
     without_exclusive: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus.exclusive` could not be written. No partition can be created in these cgroups or below."""
+    """Cgroups whose `cpuset.cpus.exclusive` could not be written. Partitions can't be created in these cgroups or below."""
     unremoved: set[str] = field(default_factory=set)
     """Cgroups that could not be removed. Their ancestors can't be removed either."""
     unlowered: set[tuple[str, Attribute]] = field(default_factory=set)

@@ -64,7 +64,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
 
 
 def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
-    """Return the part of the manifests and of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
+    """Return the fraction of the manifests and of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
     has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
     if (
         reasons & READ_EVERYTHING
@@ -79,7 +79,7 @@ def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUp
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
     """Detect changes of CPUs, memory and huge pages, and CPUs that are withheld from the pods.
 
-    No wake-up reports withheld CPUs, so each turn reads them.
+    Wake-ups don't report withheld CPUs, so each turn reads them.
     """
     try:
         chain = edges.tree.read_chain() or memory.ancestor_cpus

@@ -84,12 +84,12 @@ class TurnMemory(Struct, frozen=True):
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
     """Cgroups of pinned units below the cgroup root, by unit, as of the last read."""
     withheld_problem: str = ""
-    """Problem with CPUs that a cgroup above withholds. Empty means that no CPU is withheld."""
+    """Problem with CPUs that a cgroup above the pods' cgroup withholds. Empty means that none are withheld."""
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
-    """Devices of the last scan. None means that no turn has needed a scan yet."""
+    """Devices of the last scan. None means that a scan wasn't needed yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Room at each saved decision. A restarted agent doesn't have this value, and decides the requests again."""
+    """Room at each saved decision. A restarted agent doesn't have this value, and decides on the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
     in_place: InPlace = MappingProxyType({})
@@ -109,7 +109,7 @@ class TurnMemory(Struct, frozen=True):
     conditions: tuple[str, ...] = ()
     """Remaining problems of the last complete turn, except failures."""
     misplaced_problem: str = ""
-    """Problem with main processes outside their containers' cgroups. Empty means that there is none."""
+    """Problem with main processes outside their containers' cgroups. Empty means that there is no such process."""
     has_reconciled: bool = False
     """Whether a complete turn has been done, even if its decision could not be saved."""
     reported: Reported = Reported()
@@ -120,7 +120,7 @@ class TurnMemory(Struct, frozen=True):
     observed: DomainView | None = None
     """Observations of all domains, merged. None means that the last turn could not read the cgroups."""
     settled: Settled | None = None
-    """Last turn, if it left nothing to do; otherwise None."""
+    """Last turn, if it left nothing to do. None means that it left something to do."""
     poll_seconds: float = POLL_SECONDS
     """Seconds until the next check for changes that send no notification. The interval grows while nothing changes."""
 

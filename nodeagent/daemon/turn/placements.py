@@ -41,7 +41,9 @@ class Placements:
         """Names of these files by pod. None means that they may have changed since the last check."""
 
     def check(self, part: float) -> bool:
-        """Check that the placement files of a part of the pods (0 to 1) are as written, and that no file is missing or foreign."""
+        """Check that the placement files of a fraction of the pods (`part`, 0 to 1) are as written, and that files are neither missing nor
+        foreign.
+        """
         known = self._known or {}
         if self._by_pod is None:
             self._by_pod = {}

@@ -23,8 +23,8 @@ class Planned(Struct, frozen=True):
 def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
     """Plan the changes of all cgroups for a saved state.
 
-    Without a launcher, no cgroup is created, because systemd may be stopping the pods' unit. With new cgroups below it, systemd could
-    neither remove the unit's cgroup nor start the unit again (D9).
+    Without a launcher, cgroups aren't created, because systemd may be stopping the pods' unit. With new cgroups below the unit's cgroup,
+    systemd could neither remove this cgroup nor start the unit again (D9).
     """
     assert world.kernel is not None
     node, state = memory.node, memory.state

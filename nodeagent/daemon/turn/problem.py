@@ -21,7 +21,7 @@ class Problem(str):
     __slots__ = ("kind", "log_fields")
     kind: ProblemKind
     log_fields: Mapping[str, str]
-    """Pod and container of the problem, as log fields. Empty if the problem concerns no pod."""
+    """Pod and container of the problem, as log fields. Empty if the problem doesn't concern a pod."""
 
     def __new__(
         cls, text: str, fields: Mapping[str, str] | None = None, *, kind: ProblemKind = ProblemKind.OTHER

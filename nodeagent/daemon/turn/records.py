@@ -82,7 +82,7 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
     ) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. As the state contains all their data, neither a failure nor a loss of power loses anything.
+        """Update kubelet's checkpoints. Because the state contains all their data, neither a failure nor a loss of power loses data.
 
         Return the problems.
         """
@@ -99,7 +99,7 @@ class Recorder:
         return tuple(problems)
 
     def _write_device_checkpoint(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
-        """Write kubelet's device checkpoint. The previous content isn't checked, because no decision uses this file."""
+        """Write kubelet's device checkpoint. The previous content isn't checked, because decisions don't use this file."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
         content = encode_devices(promises, pools).encode()

@@ -70,7 +70,7 @@ class Reporter(Struct, frozen=True):
     standing: tuple[Problem, ...]
 
     def report_undecided(self, seen: Seen, began: float) -> TurnReport:
-        """Report a turn that decided nothing because the cgroups could not be read."""
+        """Report a turn that made no decisions because the cgroups could not be read."""
         return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
     def report_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:

@@ -20,7 +20,7 @@ class TurnRequest(Struct, eq=False):
     """Request to a turn."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of pods to decide again: refused pods, or pods with refused changes."""
+    """UIDs of pods on which a new decision is requested: refused pods, or pods with refused changes."""
     released: frozenset[str] = frozenset()
     """UIDs of pods to end although they have manifests."""
     answer: Future[NodeView] = field(default_factory=Future)
@@ -33,7 +33,7 @@ class Requests:
     def __init__(self) -> None:
         self._waiting: SimpleQueue[TurnRequest] = SimpleQueue()
         self._taken: list[TurnRequest] = []
-        """Requests of the current turn. Between turns, it has one request with everything that the last turn could not fulfil."""
+        """Requests of the current turn. Between turns, the list has one request with everything that the last turn could not fulfil."""
         self._is_closed = False
 
     def put(self, request: TurnRequest) -> None:
@@ -51,8 +51,8 @@ class Requests:
 
         Args:
             view: view after the turn.
-            undone: reasons for unfulfilled requests, by pod UID.
-            postponed: UIDs of the pods that a later turn decides.
+            undone: reasons why requests could not be fulfilled, by pod UID.
+            postponed: UIDs of the pods on which a later turn decides.
         """
         taken = [request for request in self._taken if not request.retried & postponed]
         self._taken = [request for request in self._taken if request.retried & postponed]
@@ -71,7 +71,7 @@ class Requests:
             self._taken.append(noted)
 
     def close(self) -> None:
-        """Refuse all waiting and future requests, because no turn will follow."""
+        """Refuse all waiting and future requests, because there will be no further turn."""
         self._is_closed = True
         _refuse([*self._taken, *self._drain()])
         self._taken.clear()

@@ -32,7 +32,8 @@ def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[st
 
 
 def rest(edges: Edges, seen: Seen, reasons: frozenset[WakeUpReason], standing: tuple[str, ...]) -> float | None:
-    """Check the things that no input shows: settings of the host, files that others may have changed, and processes outside their cgroups.
+    """Check the things that the inputs don't show: settings of the host, files that others may have changed, and processes outside their
+    cgroups.
 
     Returns:
         Seconds until the next turn if nothing wakes the agent before. None means that a complete turn is needed.

@@ -1,6 +1,6 @@
 """Runs of the launcher, for the deciding thread.
 
-A run is one start of a container's process. An unreachable launcher is returned as a problem and not raised.
+A run is one start of a container's process. If the launcher can't be reached, a problem is returned, and no exception is raised.
 """
 
 import errno
@@ -63,7 +63,7 @@ class Runner:
         self._listed: Mapping[str, Run] = {}
         """Runs in the launcher's list. The same object is returned until a run changes."""
         self._failed: dict[str, Run] = {}
-        """Failed starts by run ID. The launcher keeps no record of them."""
+        """Failed starts by run ID. The launcher doesn't keep records of them."""
 
     def look(self) -> Mapping[str, Run] | Problem:
         """Return all runs, or the problem."""

@@ -37,7 +37,7 @@ class Saved(Struct, frozen=True):
     took_ms: tuple[int, ...]
     """Duration of each decision that takes effect, in milliseconds."""
     undone: Mapping[str, str]
-    """Reasons for requests that the turn could not fulfil, by pod UID."""
+    """Reasons why the turn could not fulfil requests, by pod UID."""
     problem: Problem | None = None
     """Reason why the decision could not be saved. None means that it is saved."""
     error: int | None = None
@@ -45,7 +45,7 @@ class Saved(Struct, frozen=True):
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. If that fails, nothing is allocated or released. Pods still end, which may free disk space."""
+    """Save a decision. If that fails, resources are neither allocated nor released. Pods still end, which may free disk space."""
     memory, turn = decided.memory, decided.turn
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
@@ -116,7 +116,7 @@ def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
 
 
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the reasons for requests that the turn could not fulfil, by pod UID."""
+    """Return the reasons why the turn could not fulfil requests, by pod UID."""
     requested = decided.world.retried | decided.world.released
     waiting = [entry for entry in state.entries if entry.pod.uid in requested and entry.deleting_since_ms is None]
     if problem is not None:

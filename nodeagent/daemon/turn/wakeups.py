@@ -23,7 +23,7 @@ class WakeUpReason(enum.Enum):
 
 
 READ_EVERYTHING = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.RELOAD})
-"""Reasons to read all cgroups again, even unchanged ones."""
+"""Reasons for a turn to read all cgroups again, even unchanged ones."""
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
 """Reasons to read the sources of pods again. A turn with only other reasons uses the last result."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})

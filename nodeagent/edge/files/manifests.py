@@ -23,14 +23,14 @@ from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Limit on manifests per directory. Further files in name order are not read."""
+"""Maximum number of manifests per directory. Further files in name order are not read."""
 MAX_OTHER_FILES = 20
-"""Limit on listed files that aren't manifests. Further files in name order are not listed."""
+"""Maximum number of listed files that aren't manifests. Further files in name order are not listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
-"""Limit on the total size of all manifests."""
+"""Maximum total size of all manifests."""
 MAX_READINGS = 3
-"""Limit on readings per scan, for a directory that changes during each reading."""
+"""Maximum number of readings per scan, for a directory that changes during each reading."""
 
 LOCK_SECONDS = 10
 """Time that a command waits for another command that writes manifests."""
@@ -129,7 +129,7 @@ class KnownManifests(Struct):
 
 class _Listing(Struct, frozen=True):
     names: dict[str, int]
-    """Inode numbers of the manifests to read, by name and in its order."""
+    """Inode numbers of the manifests to read, by name and in the order of the names."""
     unread: int
     others: tuple[str, ...]
     version: tuple[int, int]
@@ -207,8 +207,9 @@ def scan_manifests(
     Args:
         path: the directory or manifest.
         known: the last readings, which are updated. Unchanged files aren't read again.
-        part: part of the known files, 0 to 1, that is checked for changes anyway. New and replaced files, symbolic links, and files that
-            could not be read are always checked. If nothing has changed, the result is the same object as before.
+        part: fraction of the known files, 0 to 1, that is checked for changes although no change was reported. New and replaced files,
+            symbolic links, and files that could not be read are always checked. If nothing has changed, the result is the same object as
+            before.
         changed: names of further files to check.
 
     Raises:
@@ -434,8 +435,8 @@ def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> Manifest
 def _hold_lease(file: int) -> Iterator[bool]:
     """Take a read lease (fcntl(2), F_SETLEASE). Yield False if a process has the file open for writing.
 
-    A later writer waits until the lease is released, so that no half-written file is read. Without leases (network file systems, files of
-    other users) the file counts as complete.
+    A later writer waits until the lease is released, so that a half-written file is never read. Without leases (network file systems, files
+    of other users) the file counts as complete.
     """
     try:
         # The kernel announces a waiting writer by a signal. SIGIO would end the process; SIGURG is ignored by default.

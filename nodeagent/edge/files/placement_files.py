@@ -73,7 +73,7 @@ class PlacementFiles:
         A path that `write` didn't create, and an empty directory, have None instead of a content.
 
         Args:
-            pods: the pods whose files are read. None means all.
+            pods: the pods whose files are read. None means all pods.
 
         Raises:
             PlacementFileError: the directory can't be read.

@@ -147,7 +147,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
     Args:
         path: the file.
-        max_bytes: limit on the file's size.
+        max_bytes: the largest accepted size of the file.
         follow_symlinks: whether the last part of the path may be a symbolic link, as it may for files that an administrator installs.
 
     Raises:
@@ -189,10 +189,10 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
 
 def set_aside(path: str) -> str:
-    """Give an unusable file a second name, `PATH.aside-N`, and return that name. No file is ever overwritten.
+    """Give an unusable file a second name, `PATH.aside-N`, and return that name. An existing file is never overwritten.
 
-    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and adds
-    no third name. Entries that aren't regular files are renamed.
+    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and
+    doesn't add a third name. Entries that aren't regular files are renamed.
 
     Raises:
         StateFileError: the second name could not be created.

@@ -10,7 +10,7 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Limit on the directories searched below a PCI function. A card with 128 RDMA queues has about a thousand."""
+"""Maximum number of directories searched below a PCI function. A card with 128 RDMA queues has about a thousand."""
 _SKIPPED_DIRECTORIES = frozenset(
     {"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"}
 )
@@ -59,7 +59,7 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
 
 
 def _read_link(path: Path) -> str:
-    """Return the last part of a link's target, or an empty text if there is no link."""
+    """Return the last part of a link's target, or an empty text if the link doesn't exist."""
     try:
         return path.readlink().name
     except OSError:

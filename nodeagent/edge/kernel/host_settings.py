@@ -28,7 +28,7 @@ has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""Limit on the size of these files. The longest has a mask of 8,192 CPUs."""
+"""Maximum size of these files. The longest contains a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:
@@ -187,7 +187,7 @@ class HostSettingsFiles:
             yield from (Setting(SettingKind.MACHINE_BOOST, file) for file in BOOST_FILES)
 
     def _has_own_frequency(self, cpu: int) -> bool:
-        """Return whether a CPU shares its frequency governor with no other CPU."""
+        """Return whether a CPU has a frequency governor of its own, which it doesn't share with other CPUs."""
         with suppress(OSError):
             path = Path(f"{self._root}/{CPUS}/cpu{cpu}/cpufreq/related_cpus")
             return path.read_text(encoding="ascii").split() == [str(cpu)]
@@ -228,7 +228,7 @@ def read_online_cpus(root: str = "/") -> CpuSet:
 
 
 def read_host_cpus(root: str = "/") -> CpuSet:
-    """Read the CPUs of the root cgroup: all online CPUs that are in no partition.
+    """Read the CPUs of the root cgroup: all online CPUs that aren't in a partition.
 
     Raises:
         HostFileError: the kernel's file can't be read.

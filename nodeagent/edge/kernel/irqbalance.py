@@ -25,7 +25,7 @@ DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
 """Timeout of each step of a call. irqbalance doesn't answer while it scans."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""Limit on the size of an answer. An answer has about a hundred bytes for each excluded interrupt."""
+"""Maximum size of an answer. An answer has about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"
 
 

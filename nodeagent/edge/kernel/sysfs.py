@@ -20,10 +20,10 @@ from nodeagent.formats.kernel.sysfs_sample import (
 )
 
 ATTEMPTS = 8
-"""Limit on repeated readings while CPUs are added or removed. A reading takes about 0.1 s."""
+"""Maximum number of readings while CPUs are added or removed. A reading takes about 0.1 s."""
 
 MAX_FILE_BYTES = 32 * 2**20
-"""Limit on a file's size. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
+"""Maximum size of a file. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
 
 _LINK = "@"
 """Suffix of a pattern for symbolic links. The target of such a link is read as text."""

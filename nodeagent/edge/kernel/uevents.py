@@ -21,7 +21,7 @@ _KERNEL_GROUP = 1
 """Multicast group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). udev's messages have group 2."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""Limit on the size of a message. The kernel's messages have a path and at most 2 KiB of variables (UEVENT_BUFFER_SIZE)."""
+"""Maximum size of a message. The kernel's messages have a path and at most 2 KiB of variables (UEVENT_BUFFER_SIZE)."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 

@@ -25,9 +25,9 @@ FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
 """Timeout of one question. A plugin answers in microseconds, but a loaded machine may run its thread late."""
 TURN_SECONDS = 1.0
-"""Limit on the total time of all questions in a turn."""
+"""Maximum total time of all questions to a plugin in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Delay of each question that doesn't count towards the turn's limit, because a loaded machine may start the thread so late."""
+"""Part of each question's time that doesn't count towards the turn's maximum, because a loaded machine may start the thread so late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -38,7 +38,7 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""Result of a question: a failure, or a copy of the answer whose type has no methods of the plugin."""
+"""Result of a question: a failure, or a copy of the answer whose type doesn't have methods of the plugin."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 
@@ -71,7 +71,7 @@ class BoundedCode:
         self._seconds, self._turn_seconds = seconds, turn_seconds
         self._clock = clock
         self._left: float | None = None
-        """Seconds left of the turn's limit. None means that no turn has begun, as in commands."""
+        """Seconds left of the turn's maximum. None means that a turn has not begun, as in commands."""
         self._alive: Callable[[], None] = lambda: None
         self._held_off = ""
         self._questions: SimpleQueue[_Question] | None = None

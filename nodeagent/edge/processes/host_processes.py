@@ -19,7 +19,7 @@ class ProcessAffinity(Struct, frozen=True):
     cpus: CpuSet
     """Union of the CPU affinities of the process's threads."""
     cgroup: str | None
-    """Cgroup path below the cgroup v2 root, with a leading slash. None means that the process is in no v2 cgroup."""
+    """Cgroup path below the cgroup v2 root, with a leading slash. None means that the process isn't in a v2 cgroup."""
     is_kernel_thread: bool
 
 
@@ -27,7 +27,7 @@ class ProcessScan(Struct, frozen=True):
     found: tuple[ProcessAffinity, ...]
     """The processes, ordered by pid."""
     hidden: tuple[int, ...]
-    """Pids of processes that the caller may not inspect."""
+    """PIDs of processes that the caller may not inspect."""
 
 
 def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
@@ -35,7 +35,7 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 
     Args:
         cpus: the CPUs.
-        excluding: function that returns whether to skip the process with a pid.
+        excluding: function that returns, for a pid, whether to skip this process.
     """
     found, hidden = [], []
     for pid in sorted(psutil.pids()):
@@ -121,7 +121,7 @@ def read_last_runs() -> dict[int, LastRun]:
 
 
 def leave_cpus(cpus: CpuSet) -> None:
-    """Remove CPUs from the affinity of this process, unless no CPU would be left."""
+    """Remove CPUs from the affinity of this process, unless its affinity would then be empty."""
     others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus
     if others:
         os.sched_setaffinity(0, others)

@@ -22,7 +22,9 @@ class SessionTerminal(Struct, frozen=True):
 
     number: int
     users: tuple[int, ...]
-    """User IDs that the terminal may have as its owner: the process's, and the ID that logged in, as `sudo` keeps the login's terminal."""
+    """User IDs that the terminal's owner may have: the process's ID, and the ID that logged in, because `sudo` keeps the
+    login's terminal.
+    """
 
 
 class Owner:
@@ -122,7 +124,7 @@ class OwnerWatch:
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
         self._seconds_left = seconds_left
-        """Function that returns the seconds until the next callback. None means that no time is set."""
+        """Function that returns the seconds until the next callback. None means that there is no set time."""
         self._epoll = select.epoll()
         self._renewed = os.eventfd(0)
         weakref.finalize(self, os.close, self._renewed)

@@ -6,7 +6,7 @@ import pwd
 
 
 def find_group_id(name: str) -> int | None:
-    """Return the ID of a group. None means that no group has this name."""
+    """Return the ID of a group. None means that there is no group of this name."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -27,7 +27,7 @@ def is_member(user: int, group: str) -> bool:
 
 
 def find_user_id(name: str) -> int | None:
-    """Return the ID of a user. None means that no user has this name."""
+    """Return the ID of a user. None means that there is no user of this name."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:

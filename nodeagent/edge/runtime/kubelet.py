@@ -8,7 +8,7 @@ _MAX_BYTES = 1 << 20
 
 
 def read_kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Return the arguments of the running kubelet. The tuple is empty if no kubelet runs."""
+    """Return the arguments of the running kubelet. The tuple is empty if kubelet isn't running."""
     for directory in sorted(proc.iterdir()) if proc.is_dir() else ():
         if not directory.name.isdigit():
             continue

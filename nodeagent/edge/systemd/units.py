@@ -208,7 +208,8 @@ def set_unit(
 
     Args:
         unit: the unit's name.
-        cpus: the CPUs. None leaves them unchanged. An empty set means all, but a running unit keeps its present CPUs (systemd #43846).
+        cpus: the CPUs. None leaves them unchanged. An empty set allows all CPUs, but a running unit keeps its present CPUs (systemd
+            #43846).
         memory_nodes: the memory nodes, with the same rules.
         systemctl: the program to run.
 

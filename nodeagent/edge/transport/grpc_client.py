@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Limit on received bytes in addition to a message, such as frame headers, HTTP headers and settings."""
+"""Maximum number of received bytes in addition to a message, such as frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
 """Connection timeout of calls without a deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""Tolerance for a DEADLINE_EXCEEDED before our deadline. It still means a late answer, because grpc-timeout is rounded."""
+"""Tolerance for a DEADLINE_EXCEEDED before our deadline. Such a status still means a late answer, because grpc-timeout is rounded."""
 
 
 class GrpcServerKind(Struct, frozen=True):
@@ -80,7 +80,7 @@ class GrpcClient:
         kind: kind of the server.
         path: path of the server's socket.
         until: deadline of all calls, in seconds of time.monotonic(). None means that there is no deadline.
-        max_bytes: limit on the size of a message.
+        max_bytes: the largest accepted size of a message.
     """
 
     def __init__(self, kind: GrpcServerKind, path: Path, until: float | None, max_bytes: int) -> None:

@@ -30,12 +30,12 @@ from nodeagent.formats.wire.grpc_messages import (
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
 MAX_REQUEST_BYTES = 4096
-"""Limit on a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
+"""Maximum size of a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
 MAX_ANSWER_BYTES = 16 << 20
-"""Limit on an answer's message. Clients of kubelet use the same limit (DefaultPodResourcesMaxMsgSize)."""
+"""Maximum size of an answer's message. Clients of kubelet use the same limit (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Limit on the data sent at once. The client's flow control windows may be larger."""
+"""Maximum amount of data sent at once. The client's flow control windows may be larger."""
 
 Method = Callable[[bytes], bytes]
 """Function that computes the answer's message from the request's message. A CallError sets the status of the call."""

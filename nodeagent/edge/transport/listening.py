@@ -56,7 +56,7 @@ def listen(address: BindAddress, *, group: int | None = None, field: str = "metr
 
     Args:
         address: the address. The file of a Unix socket is replaced if no process listens on the socket.
-        group: group that may connect to a Unix socket. None means that only the owner may.
+        group: group that may connect to a Unix socket. None means that only the owner may connect.
         field: field of the configuration that sets the address, for hints.
 
     Raises:
@@ -111,7 +111,7 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:
-    """Remove a socket file on which no process listens. If a process listens, raise `in_use`."""
+    """Remove a leftover socket file. If a process listens on the socket, raise `in_use`."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise in_use
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

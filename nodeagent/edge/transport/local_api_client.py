@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, which callers handle by doing without it
-    """No agent answers at this socket."""
+    """The agent doesn't answer at this socket."""
 
 
 class ApiError(NodeAgentError):
@@ -46,7 +46,7 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
         arguments: JSON values.
 
     Raises:
-        ApiUnavailable: no process listens on the socket, or no answer came in time.
+        ApiUnavailable: the socket has no listening process, or the answer didn't come in time.
         ApiError: the answer is an error, or the user may not connect.
     """
     try:

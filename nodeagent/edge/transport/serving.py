@@ -27,7 +27,7 @@ _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
 """Socket option from asm-generic/socket.h (Linux 4.13), which Python's socket module doesn't define."""
 _MAX_OPTION_BYTES = 1024
-"""Limit on the size of the option's value, enough for 256 groups."""
+"""Maximum size of the option's value, enough for 256 groups."""
 
 
 class Connections(NamedTuple):
@@ -57,7 +57,7 @@ class Service(Protocol):
 
 
 class Dialogue(NamedTuple):
-    """Protocol with several requests per connection. If there are too many connections, the oldest is closed."""
+    """Protocol with several requests per connection. If there are too many connections, the oldest one is closed."""
 
     bounds: Bounds
     """Limits on connections. `request_bytes` is the size of the reader's buffer."""

@@ -24,7 +24,7 @@ _SCOPE_WORDS = {"container": "ContainerLevel", "pod": "PodLevel"}
 
 
 def node_resource_topology(name: str, topology: Topology, rules: NodeRules, promises: Promises) -> Document:
-    """Describe a node.
+    """Describe a node as a NodeResourceTopology.
 
     Args:
         name: the node's name in Kubernetes.

@@ -19,7 +19,9 @@ API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 MOST_DEVICES = 128
 """Largest number of devices in a slice (ResourceSliceMaxDevices)."""
 _MOST_LISTED = 32
-"""Limit on the values of one list. A device has at most 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 aren't lists."""
+"""Maximum number of values in one list. A device may have 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 attributes
+aren't lists.
+"""
 
 
 def resource_slices(
@@ -31,7 +33,7 @@ def resource_slices(
     has_lists: bool = False,
     maps_cpus: bool = False,
 ) -> list[Document]:
-    """Describe a node.
+    """Describe a node's devices as ResourceSlices.
 
     Args:
         name: the node's name in Kubernetes.

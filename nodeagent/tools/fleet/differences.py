@@ -54,7 +54,7 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
 def _compare_fact(
     nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
 ) -> Document:
-    """Group the nodes by their value, largest group first. Nodes without any fact of the kind are left out."""
+    """Group the nodes by their value, largest group first. Nodes that lack all facts of this kind are left out."""
     about, name = key
     having = [
         (node.name, each.get(key) or absent_fact(about, name))

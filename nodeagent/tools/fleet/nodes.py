@@ -20,9 +20,9 @@ class FleetNode(Struct, frozen=True):
     """File or host as typed."""
     topology: Topology
     capture: Capture | None = None
-    """The capture, or None if the file only describes a machine."""
+    """The node's capture. None means that the file only describes a machine."""
     view: NodeView | None = None
-    """State of the node, or None if its configuration is unknown."""
+    """State of the node. None means that its configuration is unknown."""
 
 
 class UnreadNode(Struct, frozen=True):

@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""Size up to which the largest group is shown with the names of its nodes."""
+"""Maximum number of nodes in the largest group for which the group is shown with the names of its nodes."""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 
@@ -87,7 +87,7 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
 
 
 def render_difference(document: Document, width: int = WIDTH) -> str:
-    """Render each fact that differs, with the largest group first, and then the nodes outside of the largest groups."""
+    """Render each fact that differs, with the largest group first, and then the nodes that aren't in the largest group of every fact."""
     nodes, differing = document["nodes"], document["differing"]
     count = len(differing) + len(document["alike"])
     if not differing:

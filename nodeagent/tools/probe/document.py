@@ -13,7 +13,7 @@ from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
 VERSION = 1
-"""Version of the document. The version doesn't change with new fields, and no field is renamed or removed."""
+"""Version of the document. The version doesn't change with new fields, and fields are never renamed or removed."""
 THRESHOLDS_US = (10, 100, 1000)
 _QUANTILES = {"medianMicroseconds": 500, "p99Microseconds": 990, "p999Microseconds": 999}
 
@@ -50,7 +50,7 @@ class ContainerMemory(Struct, frozen=True):
     promised: NumaSet | None
     """Allocated NUMA nodes. None means that the memory may come from any node."""
     by_node: Mapping[int, int] | None
-    """Bytes by NUMA node, or None if unknown."""
+    """Bytes by NUMA node. None means that they are unknown."""
 
     @property
     def elsewhere(self) -> int:
@@ -68,9 +68,9 @@ def find_container_memory(
 
     Args:
         view: the node.
-        uids: UIDs of the pods to show, or None for all.
-        container: name of the container to show, or None for all.
-        by_path: bytes by node for each cgroup, or None if unknown.
+        uids: UIDs of the pods to show. None means all pods.
+        container: name of the container to show. None means all containers.
+        by_path: bytes by node for each cgroup. None means that they are unknown.
     """
     return tuple(
         ContainerMemory(

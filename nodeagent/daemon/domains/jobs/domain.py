@@ -16,7 +16,9 @@ from nodeagent.formats.kernel.usage import parse_memory_end
 from nodeagent.views.job_report import format_oom_end
 
 TellTerminal = Callable[[int, Sequence[int], str], object]
-"""Writes a line to the terminal /dev/pts/N, if one of the users owns the terminal. Raises NodeAgentError if nobody can write there."""
+"""Writes a line to the terminal /dev/pts/N, if one of the users owns the terminal. Raises NodeAgentError if the terminal can't be written
+to.
+"""
 
 
 class JobsDomain(PassiveDomain):

@@ -23,7 +23,7 @@ from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import ShownJob, ShownReservation, describe_queue
 
 MOST_EXPECTED = 40
-"""Limit on the jobs with an expected start. Jobs further back in the queue have an unknown start."""
+"""Maximum number of jobs whose start is predicted. Jobs further back in the queue have an unknown start."""
 
 
 class _Expectations(Struct, frozen=True):
@@ -54,7 +54,7 @@ class JobQueue:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
-        """Return the reason why a reservation can't be made. None means that it can be made.
+        """Return the reason why a reservation can't be made. None means that the reservation can be made.
 
         Args:
             new: the reservation.

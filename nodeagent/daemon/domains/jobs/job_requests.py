@@ -49,11 +49,11 @@ class Limits(Struct, frozen=True):
     unbounded: frozenset[int] = frozenset({0, os.geteuid()})
     """User IDs without limits: root, and the agent's own user."""
     waiting: int = 24
-    """Limit on waiting requests. The socket accepts more connections, so that further requests can be rejected at once."""
+    """Maximum number of waiting requests. The socket accepts more connections, so that further requests can be rejected at once."""
     waiting_per_user: int = 8
-    """Limit on waiting requests per user, so that one user can't block all others."""
+    """Maximum number of waiting requests per user, so that one user can't block all others."""
     queued: int = 160
-    """Limit on jobs that wait for room. Each of these jobs keeps a connection open."""
+    """Maximum number of jobs that wait for room. Each of these jobs keeps a connection open."""
     queued_per_user: int = 40
     lookup_seconds: float = 10.0
     """Time limit for a query of the user database, which may be on another machine."""
@@ -74,17 +74,17 @@ class JobRequests:
         self._agent = agent
         self._limits = limits
         self._waiting: Counter[int] = Counter()
-        """Waiting requests by user ID."""
+        """Numbers of waiting requests by user ID."""
         self._queued: Counter[int] = Counter()
-        """Requests of jobs that wait for room, by user ID."""
+        """Numbers of requests of jobs that wait for room, by user ID."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
-        """Threads that query the user database, so that a slow database delays no other operation."""
+        """Threads that query the user database, so that a slow database doesn't delay other operations."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Have the agent decide on a job, and wait for the job's start. The calling process always becomes the owner of the job.
 
         Raises:
-            NodeAgentError: the agent made no decision.
+            NodeAgentError: the agent didn't make a decision.
         """
         asked = JsonValue(dict(arguments))
         try:
@@ -227,7 +227,8 @@ class JobRequests:
         return {"configurationHash": hash_config(config), "runThresholds": thresholds}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Wait at most a minute until a job has released everything and other programs can use its CPUs. Return whether that has happened.
+        """Wait at most a minute until a job has released everything and other programs can use its CPUs. Return whether the job was
+        released in this time.
 
         Raises:
             NodeAgentError: the request is malformed, or too many requests wait.
@@ -352,8 +353,8 @@ class JobRequests:
         job. Amounts that the reservation covers aren't counted again for the job.
 
         Raises:
-            JobRequestError: the user may run no jobs or doesn't have the reservation, or this job exceeds the limits together with the
-                running jobs.
+            JobRequestError: the user isn't allowed to run jobs or doesn't have the reservation, or this job exceeds the limits together
+                with the running jobs.
         """
         self._check_reservation(pod, user, reservation)
         bounds = await self.find_bounds(user)

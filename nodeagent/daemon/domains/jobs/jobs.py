@@ -1,7 +1,7 @@
 """Jobs: a source of pods that exist as long as their owner processes.
 
-Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job, as the owner itself executes the
-command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
+Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job, because the owner itself executes
+the command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
 """
 
 import threading
@@ -89,7 +89,7 @@ class ProcessTaker(Protocol):
     """Writer of the pods' cgroups."""
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
-        """Move a process into a cgroup. False means that the process has exited. Raises CgroupError."""
+        """Move a process into a cgroup. False means that the process has exited. Raises CgroupError if the move fails."""
 
 
 def job_directory(config: Config) -> str:
@@ -128,10 +128,10 @@ class Jobs:
         """Loop for a separate thread. It wakes the deciding thread when an owner exits or the time of a job is over."""
 
     def follow(self, config: Config) -> None:
-        """Ignore a changed configuration, because no part of the configuration changes jobs."""
+        """Ignore a changed configuration, because jobs don't depend on the configuration."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
-        """Return two groups of a user's records: jobs with living owners, and other jobs that may still occupy CPUs."""
+        """Return two groups of a user's records: jobs whose owners still run, and other jobs that may still occupy CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record for job in jobs if job.owner.is_alive())
@@ -156,14 +156,15 @@ class Jobs:
             owner: the process that requests the job.
             ticket: the owner's text for `resume`. A job with a ticket waits for room. Empty means that a job without room is refused.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
-            reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means none.
+            reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means that the job has no
+                reservation.
             weight: the weight of the user.
 
         Returns:
             The job's placement once the owner is in the job's cgroup, or the refusal.
 
         Raises:
-            NodeAgentError: the job can't be recorded. Nothing is decided then.
+            NodeAgentError: the job can't be recorded. Then no decision on it is made.
         """
         now_ms = time.time_ns() // 1_000_000
         answer: Future[ContainerPlacement | JobRefusal] = Future()
@@ -271,7 +272,7 @@ class Jobs:
         self._wake()
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the jobs with living owners and time left.
+        """Return the jobs whose owners still run and whose time isn't over.
 
         Every call checks all jobs, because a new job may wait for the CPUs of an ended one.
         """
@@ -339,7 +340,7 @@ class Jobs:
     ) -> None:
         """Move the owners of started jobs into their cgroups.
 
-        Answer waiting jobs that a turn has decided, and jobs that wait for another job's end.
+        Answer waiting jobs on which a turn has decided, and callers that wait for a job's end.
 
         Pods that could not be saved are refused in `state`. `ready` has the complete cgroups, and `placed` the placements.
         """

@@ -1,4 +1,6 @@
-"""Requests for reservations, in the serving thread: check the user's limits, try the reservation in a turn, decide, and save it."""
+"""Requests for reservations, in the serving thread: check the user's limits, try the reservation in a turn, decide on the reservation, and
+save it.
+"""
 
 import asyncio
 import uuid
@@ -21,7 +23,7 @@ from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import describe_reservation
 
 MOST = 40
-"""Limit on the reservations of all users. Each start of a job is checked against every reservation."""
+"""Maximum number of reservations of all users. Each start of a job is checked against every reservation."""
 _MAX_USER = 2**32 - 2
 _MAX_AHEAD_MS = 31 * 24 * 3_600_000
 _MIN_LENGTH_MS, _MAX_LENGTH_MS = 60_000, 7 * 24 * 3_600_000
@@ -65,7 +67,7 @@ class ReservationRequests:
         return {"reservation": describe_reservation(new)} if obstacle is None else {"refused": obstacle}
 
     def _check_bounds(self, new: Reservation, bounds: JobBounds | None) -> None:
-        """Check the limits for the number of reservations, and the user's limits, if there are any.
+        """Check the limits on the number of reservations, and the user's own limits, if there are any.
 
         Raises:
             ReservationError: a limit would be exceeded, or the name is taken.
@@ -93,7 +95,7 @@ class ReservationRequests:
         """Save the reservation, or return the reason why it can't be made.
 
         Raises:
-            NodeAgentError: the agent has not decided, or the reservation could not be saved.
+            NodeAgentError: the agent has not made a decision, or the reservation could not be saved.
         """
         has_room = False
         try:

@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 20
 class Reservations:
     """Reservations that have not ended. Any thread may read them, but only one thread at a time changes them.
 
-    A new reservation is first held: while it is being decided, turns respect it and start no job that conflicts with it.
+    A new reservation is first held: until it is decided on, turns respect it and don't start jobs that conflict with it.
     """
 
     def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
@@ -32,7 +32,7 @@ class Reservations:
         self._log = log
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        """Lock that a thread has while it replaces the file."""
+        """Lock that a thread holds while it replaces the file."""
         self._held: Reservation | None = None
         self._seen: Future[NodeState] | None = None
         """Pending answer of `hold`."""
@@ -94,7 +94,9 @@ class Reservations:
             seen.set_result(state)
 
     def hold(self, reservation: Reservation) -> Future[NodeState]:
-        """Let turns respect a reservation that isn't decided yet. The result is the state after the first turn that respects it."""
+        """Let turns respect a reservation on which the decision isn't made yet. The result is the state after the first turn that respects
+        it.
+        """
         seen: Future[NodeState] = Future()
         with self._lock:
             self._held, self._seen, self._is_listed = reservation, seen, False
@@ -112,7 +114,7 @@ class Reservations:
         """Save the held reservation, or drop it.
 
         Raises:
-            StateFileError: the reservation can't be saved. Nothing is reserved then.
+            StateFileError: the reservation can't be saved. Then there is no reservation.
         """
         try:
             with self._writing:

@@ -74,8 +74,8 @@ class OwnDomain(PassiveDomain):
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
         """Return the IDs of the runs whose main process is outside the container's cgroup.
 
-        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel reports no
-        process that leaves a cgroup, unless the cgroup becomes empty.
+        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel doesn't
+        report that a process leaves a cgroup, unless the cgroup becomes empty.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if not checked and not changed:

@@ -12,7 +12,7 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Describe the kubelet settings that conflict with the agent. None means that no setting conflicts."""
+    """Describe the kubelet settings that conflict with the agent. None means that none of the settings conflicts."""
     arguments = read_kubelet_arguments(root / "proc")
     state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
     paths = [_value_of_flag("--config", arguments) or _CONFIG]

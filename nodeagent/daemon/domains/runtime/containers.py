@@ -99,17 +99,19 @@ class RuntimeMemory(Struct, frozen=True):
     unsaved: tuple[Message, ...] = ()
     """Events of a turn that could not be saved. The next turn handles them again."""
     postponed: tuple[Message, ...] = ()
-    """Messages whose decision waits for device plugins."""
+    """Messages on which the decision has to wait for device plugins."""
     unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
-    """Decided calls whose answer waits for device plugins."""
+    """Calls with a decision whose answer still waits for device plugins."""
     fail_open_starts: int = 0
     """Number of containers that started fail-open since the last count."""
     is_waiting: bool = False
-    """Whether a change is expected that doesn't wake the agent."""
+    """Whether the domain expects a change that won't wake the agent."""
     link_logged: str = ""
     """Connection state in the last log line: the problem, or "linked"."""
     unserved: str = ""
-    """Names of pods that keep their allocations although the agent doesn't serve the runtime, as text. Empty if there are none."""
+    """Text with the names of pods that keep their allocations although the agent doesn't serve the runtime. Empty if there are no such
+    pods.
+    """
 
 
 class PendingDecisions(Struct, frozen=True):
@@ -124,7 +126,7 @@ class PendingDecisions(Struct, frozen=True):
 class RuntimeDomain(PassiveDomain):
     """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
 
-    `devices` finds the machine's devices for pods with a `near` annotation. If `pods` is missing, kubelet isn't asked about pods.
+    `devices` finds the machine's devices for pods with a `near` annotation. If `pods` is None, kubelet isn't asked about pods.
     """
 
     def __init__(
@@ -140,12 +142,12 @@ class RuntimeDomain(PassiveDomain):
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
         """Function that has device plugins prepare the devices of a container before its creation.
 
-        It returns None if the devices are ready.
+        The function returns None if the devices are ready.
         """
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.record_lost)
         self.is_served = True
-        """Whether the agent connects to the runtime. Without a connection, no containers are reported."""
+        """Whether the agent connects to the runtime. Without a connection, the runtime doesn't report its containers."""
         self._memory = RuntimeMemory()
         self._pending: PendingDecisions | None = None
         """Decisions to answer. None before the first turn."""
@@ -236,7 +238,9 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that containers may still use although they aren't allocated any more. If a cgroup is unreadable, return all CPUs."""
+        """Return CPUs that containers may still use although these CPUs aren't allocated any more. If a cgroup is unreadable, return all
+        CPUs.
+        """
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
         for occupant in self._occupants(state, self._pending.node):
@@ -244,7 +248,7 @@ class RuntimeDomain(PassiveDomain):
         return cpus
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
-        """Answer the calls of a saved turn, and push changes that no answer contains."""
+        """Answer the calls of a saved turn, and push the changes that aren't part of an answer."""
         assert self._pending is not None
         state = done.state
         pending, self._pending = self._pending, PendingDecisions(self._pending.node)
@@ -446,7 +450,7 @@ class RuntimeDomain(PassiveDomain):
 
 
 def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
-    """Return whether a pod to be decided now requests devices, or CPUs near devices."""
+    """Return whether a pod on which a decision is due requests devices, or CPUs near devices."""
     match what:
         case Call():
             return names_devices(what.sandbox)

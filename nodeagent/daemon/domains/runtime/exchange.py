@@ -1,7 +1,7 @@
 """Exchange between the runtime's connection and the deciding thread: a queue of messages, futures for answers, and changes to push.
 
-The runtime's calls wait for answers in the connection's thread, and pushes wait in a third thread. The deciding thread never waits
-(D31). A call that isn't decided in time is denied, because the runtime would otherwise go on without the agent.
+The runtime's calls wait for answers in the connection's thread, and pushes wait in a third thread. The deciding thread never waits (D31). A
+call on which the decision isn't made in time is denied, because the runtime would otherwise go on without the agent.
 """
 
 import threading
@@ -70,7 +70,7 @@ class Sent(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Counts since the last turn."""
+    """Numbers of events since the last turn."""
 
     late: int = 0
     """Number of calls that were denied because the decision was late."""
@@ -96,7 +96,7 @@ class LinkState(Struct, frozen=True):
     sent: tuple[Sent, ...] = ()
     changes: int = 0
     push_at: float = 0.0
-    """Monotonic time before which no push is tried."""
+    """Monotonic time until which pushes aren't tried."""
     push_problem: str = ""
     """Reason why the last push failed. Empty if it succeeded."""
 
@@ -209,7 +209,7 @@ class RuntimeExchange:
             return self._state
 
     def take(self) -> tuple[Message, ...]:
-        """Return the waiting messages. Also clear the due changes, so that nothing is pushed before the turn has decided."""
+        """Return the waiting messages. Also clear the due changes, so that no change is pushed before the turn has made its decisions."""
         found = []
         with suppress(Empty):
             while True:
@@ -225,7 +225,7 @@ class RuntimeExchange:
         return tuple(found)
 
     def take_counts(self) -> Counts:
-        """Return the counts since the last call."""
+        """Return the numbers of events since the last call of this method."""
         with self._lock:
             found, self._state = self._state.counts, replace(self._state, counts=Counts())
         return found
@@ -253,7 +253,7 @@ class RuntimeExchange:
             self._send(updates)
 
     def push(self, updates: tuple[Update, ...]) -> bool:
-        """Push the changes that no answer contains, and list the containers if a list is due.
+        """Push the changes that aren't part of an answer, and list the containers if a list is due.
 
         Returns:
             Whether a push is due or a sent change isn't visible yet.

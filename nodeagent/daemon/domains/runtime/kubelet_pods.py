@@ -54,7 +54,9 @@ class PodsApi:
 
     @property
     def problem(self) -> str:
-        """Return the reason why the last request to kubelet failed. Empty means that it succeeded, or that there was none."""
+        """Return the reason why the last request to kubelet failed. Empty means that the request succeeded, or that there was no request
+        yet.
+        """
         with self._lock:
             return f"{self._problem}: {_ESTIMATED}" if self._problem else ""
 

@@ -21,7 +21,7 @@ _SECONDS = 10.0
 """Time limit for the whole connection. The runtime may wait for other plugins for 5 s."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""UID that belongs to no pod."""
+"""UID that doesn't belong to any pod."""
 
 
 def runtime_facts(
@@ -29,7 +29,7 @@ def runtime_facts(
 ) -> RuntimeFacts:
     """Return the facts about the runtime, its configuration and, with `pods_socket`, kubelet's pods API.
 
-    `is_elsewhere` means that `root` is a copy of another host's files. Only the configuration is read then.
+    `is_elsewhere` means that `root` is a copy of another host's files. Then only the configuration is read.
     """
     config, config_problem = None, ""
     try:
@@ -84,7 +84,7 @@ class _Visitor:
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Subscription to an event that requests no resources, because NRI has no empty subscription."""
+    """Subscription to an event that doesn't request resources, because NRI doesn't accept an empty subscription."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -66,18 +66,20 @@ class Push:
     The obvious call, Runtime.UpdateContainers, deadlocks containerd (containerd #13733). Without changes, a push only lists the containers
     (containerd #13698).
 
-    Use it in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave. The runtime confirms
-    nothing, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it synchronizes no plugin.
+    Use it in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave. The runtime doesn't confirm
+    changes, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it doesn't synchronize
+    plugins.
     """
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Subscription to an event that requests no resources, because NRI has no empty subscription."""
+    """Subscription to an event that doesn't request resources, because NRI doesn't accept an empty subscription."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
         """Create a push.
 
-        `updates` returns the changes for the listed containers. While it runs, the runtime calls no plugin, so no answer is newer.
+        `updates` returns the changes for the listed containers. While this function runs, the runtime doesn't call plugins, so answers to
+        calls can't be newer.
         """
         self.index = index
         self._updates = updates

@@ -1,4 +1,4 @@
-"""Untracked cgroups: cgroups below kubepods that have processes but belong to no known container. Their CPUs count as occupied."""
+"""Untracked cgroups: cgroups below kubepods that have processes but don't belong to a known container. Their CPUs count as occupied."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -132,7 +132,9 @@ class UnitCgroups:
         return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Return whether an inactive unit may be starting: it has a cgroup, which systemd creates before the unit's first process."""
+        """Return whether an inactive unit may be starting. If so, it has a cgroup, which systemd creates before the unit's
+        first process.
+        """
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
 
@@ -205,7 +207,7 @@ class UnitCgroups:
         self._wait(unit, lambda: _files_without_effect(wanted, self._look_if_populated(cgroup)), hint)
 
     def _wait(self, unit: str, mismatches: Callable[[], Iterable[_Mismatch]], hint: str) -> None:
-        """Wait until there is no mismatch. systemd may answer before it writes the files, and sends no notification afterwards."""
+        """Wait until there is no mismatch. systemd may answer before it writes the files, and doesn't send a notification afterwards."""
         until, last = time.monotonic() + self.patience_seconds, self._timed_out.get(unit)
         while found := tuple(mismatches()):
             if found == last or time.monotonic() > until:

@@ -1,7 +1,7 @@
 """Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. Imported once a unit has devices.
 
 An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. A first rule would forbid all other devices,
-so the agent adds none. It records added rules in the runtime directory, so that only these are removed later.
+so the agent doesn't add rules to such a unit. It records added rules in the runtime directory, so that only these are removed later.
 """
 
 import json
@@ -178,7 +178,7 @@ class UnitDevices:
     def _read_records(self) -> dict[str, Rules]:
         """Read the recorded rules of each unit.
 
-        Unreadable records are skipped. Without a record, the agent removes no rule from the unit.
+        Unreadable records are skipped. Without a record, the agent doesn't remove rules from the unit.
         """
         found = {}
         for name, content in self._records.read().items():

@@ -1,4 +1,4 @@
-"""Original settings of pinned systemd units, recorded in the runtime directory. A boot removes both the records and the agent's settings.
+"""Original settings of pinned systemd units, recorded in the runtime directory. A reboot removes both the records and the agent's settings.
 
 The state also contains the original settings. If the state is lost, only the records distinguish them from the agent's settings (D30).
 """

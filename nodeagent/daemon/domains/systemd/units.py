@@ -39,7 +39,7 @@ class SystemdDomain(PassiveDomain):
         self._devices: UnitDevices | None = None
         """Device rules of units. None means that no unit has had allocated devices yet."""
         self._left: frozenset[str] = frozenset()
-        """Paths of units whose settings must be restored because no pod pins them any more."""
+        """Paths of units whose settings must be restored because pods no longer pin these units."""
         self._unclear: frozenset[str] = frozenset()
         """Paths of units that pods with unreadable manifests may pin."""
         self._unclear_cpus: Mapping[str, CpuSet] = {}
@@ -132,7 +132,9 @@ class SystemdDomain(PassiveDomain):
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the recorded units that no pod pins or will pin: the state was lost, and the manifests were removed or refused."""
+        """Return the recorded units that aren't pinned and won't be pinned by a pod: the state was lost, and the manifests were removed or
+        refused.
+        """
         if not (recorded := self._records.look().keys()):
             return ()
         known = {entry.pod.uid for entry in look.state.entries}

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
 HELD_AT_ONCE = 512
-"""Limit on pidfds that are open at the same time: half of the default limit on open files."""
+"""Maximum number of pidfds that are open at the same time: half of the default limit on open files."""
 
 
 class CgroupProcesses:
@@ -118,7 +118,9 @@ class CgroupProcesses:
         return cgroup != home and not cgroup.startswith(f"{home}/")
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Move a process that has left a container's cgroup back to the payload. Return False if the process is inside or has exited."""
+        """Move a process that has left a container's cgroup back to the payload. Return False if the process is still in the cgroup, or has
+        exited.
+        """
         return self.has_left(path, pid, start_ticks) and self._move_to_payload(path, pid)
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
@@ -129,7 +131,7 @@ class CgroupProcesses:
         Args:
             path: path of the container's cgroup, which has no other process.
             pid: id of the process.
-            is_alive: function that returns whether the process still exists, and not another process with the same pid.
+            is_alive: function that returns whether the pid still belongs to the same process.
         """
         if not is_alive() or not self._move_to_payload(path, pid):
             return False

@@ -1,7 +1,8 @@
 """Readings of the pods' cgroups, each of which is used until the cgroup may have changed.
 
 The kernel reports a write to a file by another process, a cgroup that is created, removed or emptied, and a partition that it makes
-invalid. It reports no change of effective CPUs and memory nodes that results from a change elsewhere, and no change of a thread's affinity.
+invalid. The kernel reports neither changes of effective CPUs and memory nodes that result from a change elsewhere, nor changes of a
+thread's affinity.
 
 After a change of CPUs or memory nodes, the cgroups below are therefore also read again. After a change of a partition, every cgroup that
 could have the partition's CPUs is read again. For all other changes, the cgroups are read again in rotation.
@@ -80,7 +81,7 @@ class CgroupReadings:
 
         Args:
             own: paths of the agent's directories that aren't pods (`burstable`, …).
-            part: part of all cgroups to read again even if unmarked, 0 to 1.
+            part: fraction of all cgroups, 0 to 1, to read again even if unmarked.
 
         Raises:
             CgroupError: a cgroup can't be read. It is read again at the next refresh.
@@ -150,7 +151,7 @@ class CgroupReadings:
     def _find_listed(self, path: str) -> CpuSet | None:
         """Return the CPUs that the cgroup's cpuset lists, or else those of the nearest cgroup above with a list.
 
-        None means that no managed cgroup has a list.
+        None means that none of the managed cgroups above has a list.
         """
         while True:
             cgroup = self._known.get(path)

@@ -116,13 +116,13 @@ class CgroupTree:
         return self._readings.refresh(own, 0)
 
     def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Like `read`, but read only the cgroups that may have changed since the last reading, and a part of the others.
+        """Read the cgroups as `read` does, but only those that may have changed since the last reading, and a part of the others.
 
         Without a watch, or if the watch has missed events, every cgroup is read. Unchanged cgroups stay the same objects.
 
         Args:
             own: as for `read`.
-            part: part of all cgroups that is read again although no change was reported, 0 to 1.
+            part: fraction of all cgroups, 0 to 1, that is read again although no change was reported.
         """
         changes = None if self.watch is None else self.watch.take_changes()
         if changes is None or part >= 1:
@@ -138,7 +138,7 @@ class CgroupTree:
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:
-        """Mark a cgroup to be read again next time, although the kernel reports no change of it."""
+        """Mark a cgroup to be read again next time, although the kernel doesn't report a change of it."""
         self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:
