@@ -97,6 +97,23 @@ def test_workloads_of_a_cluster_are_decided_on_and_told_in_one_line(run: RunComm
     assert "no pod in none.yaml" in err
 
 
+@pytest.mark.parametrize("form", ["List", "documents"])
+def test_pods_of_a_cluster_that_have_ended_take_no_cpus(run: RunCommand, form: str) -> None:
+    pods: list[dict[str, Any]] = [pod(name, container("app", "6", "1Gi")) for name in ("done", "failed", "live")]
+    for one, phase in zip(pods, ("Succeeded", "Failed", "Running"), strict=True):
+        one["status"] = {"phase": phase}
+    pods[1]["metadata"]["namespace"] = "shop"
+    listed = {"apiVersion": "v1", "kind": "List", "items": pods}
+    name = manifest("pods.yaml", *([listed] if form == "List" else pods))
+    for words in (
+        ("simulate", "-f", name, *ON, *UNDER, "-o", "json"),
+        ("explain", "-f", name, *ON, *UNDER, "-o", "json"),
+    ):
+        status, out, err = run(*words)
+        assert (status, err) == (0, "pods.yaml: pods that have ended are ignored: default/done, shop/failed\n"), words
+        assert [(one["name"], one["decision"]) for one in json.loads(out)["pods"]] == [("live", "admitted")]
+
+
 ASKING_FOR_NONE = """kind: Deployment
 metadata: {name: web}
 spec: {replicas: 0, template: {spec: {nodeName: node-7, containers: [{name: app, resources: {limits: {cpu: 2, memory: 1Gi}}}]}}}

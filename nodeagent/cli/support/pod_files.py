@@ -193,13 +193,14 @@ def _parse_documents(name: str, content: bytes) -> "tuple[_Parsed, ...]":
 
 def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
     documents = parse_workloads(content, name)
-    others = [one.kind for one in documents if isinstance(one, OtherDocument)]
+    others = [one for one in documents if isinstance(one, OtherDocument)]
     pods = [one for one in documents if isinstance(one, ManifestPod)]
     fields = sorted({re.split(r"[.\[]", path)[-1] for pod in pods for path in pod.not_run})
     unused = {path.rpartition(".")[2] for pod in pods for path in pod.unused_fields}
     said = {
         "one pod is decided for each of": [pod.workload for pod in pods if pod.workload],
-        "documents without pods are ignored": others,
+        "documents without pods are ignored": [one.kind for one in others if not one.ended_pod],
+        "pods that have ended are ignored": [one.ended_pod for one in others if one.ended_pod],
         "fields that `nodeagent apply` refuses are ignored": fields,
         "fields that choose a node are ignored": [name for name in FOR_SCHEDULER if name in unused],
     }

@@ -32,6 +32,7 @@ __all__ = [
 
 _AMOUNTS = ("requests", "limits", "overhead")
 _KEYED = (*_AMOUNTS, "annotations")
+_ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class ManifestPod(Struct, frozen=True):
@@ -59,9 +60,11 @@ class RefusedPod(Struct, frozen=True):
 
 
 class OtherDocument(Struct, frozen=True):
-    """A document without a pod, which has no effect on decisions."""
+    """A document without a pod, or with a pod that has ended. It has no effect on decisions."""
 
     kind: str
+    ended_pod: str = ""
+    """`namespace/name` of a pod that has ended according to its status. Empty for a document without a pod."""
 
 
 _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
@@ -169,7 +172,12 @@ def _parse_workload(
 
     kind = _find_text(root, "kind")
     if kind in (None, "Pod"):
-        yield _parse_pod(named_by_generator(root), prefix, source, item_of_list=item_of_list, is_run=False)
+        root = named_by_generator(root)
+        if _find_text(root, "phase", "status") in _ENDED_PHASES:
+            namespace = _find_text(root, "namespace", "metadata") or "default"
+            yield OtherDocument(kind or "Pod", f"{namespace}/{_find_text(root, 'name', 'metadata') or ''}")
+            return
+        yield _parse_pod(root, prefix, source, item_of_list=item_of_list, is_run=False)
         return
     templates = tuple(find_templates(root, prefix))
     for template in templates:
@@ -219,8 +227,10 @@ def _parse_pod(
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes, decoded.not_run)
 
 
-def _find_text(root: TreeNode, key: str) -> str | None:
-    node = root.get(key) if isinstance(root, MapNode) else None
+def _find_text(root: TreeNode, key: str, within: str = "") -> str | None:
+    """Find the text of a field of the object, or of an object `within` it."""
+    parent = root.get(within) if within and isinstance(root, MapNode) else root
+    node = parent.get(key) if isinstance(parent, MapNode) else None
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
 
 
