@@ -100,8 +100,8 @@ class NodeView(Struct, frozen=True, dict=True):
     pools: "tuple[DevicePool, ...]" = ()
     """Pools of extended resources. Empty if there are no such resources or devices haven't been scanned."""
     reservations: "tuple[ReservedRoom, ...] | None" = None
-    """Reservations that have not ended, ordered by their start times. None means unknown, because only the running
-    agent knows the reservations.
+    """Reservations that have not ended, ordered by their start times. None means that they are unknown, because only the running agent
+    knows the reservations.
     """
 
     @property

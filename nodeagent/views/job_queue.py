@@ -42,7 +42,7 @@ class ShownJob(Struct, frozen=True):
 class ShownReservation(Struct, frozen=True):
     reservation: Reservation
     has_room: bool
-    """Whether the node has room for the reservation when it begins, if no other pods are added."""
+    """Whether the node has room for the reservation when it begins, provided that other pods aren't added."""
 
 
 def describe_queue(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REPORT_LINE = "-"
-"""Value of `--report` if no file is named. The report is then a line on stderr."""
+"""Value of `--report` if a file isn't named. The report is then a line on stderr."""
 _LONGEST_STEM = 40
 """Maximum length of the command's part of a generated name. With the process ID, the name is well below a pod's limit of 253 characters."""
 

@@ -41,6 +41,6 @@ class UsageError(NodeAgentError):
 
 
 class AgentAwayError(NodeAgentError):
-    """The command needs a running agent, but no agent runs."""
+    """The command needs the agent, but the agent isn't running."""
 
     exit_status = EXIT_AWAY

@@ -349,7 +349,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
 
 
 def _find_installed_file(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
-    """Find the installed file with the pods of a manifest. None means that no file contains any of them."""
+    """Find the installed file with the pods of a manifest. None means that none of the files contains any of these pods."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
     holders = [old for old in held if old.names & names]

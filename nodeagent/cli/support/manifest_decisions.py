@@ -31,10 +31,10 @@ class WaitError(NodeAgentError):
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
-    """Refuse to wait if no agent runs.
+    """Refuse to wait if the agent isn't running.
 
     Raises:
-        AgentAwayError: no agent runs.
+        AgentAwayError: the agent isn't running.
     """
     if options.wait and not place.is_live:
         raise AgentAwayError(

@@ -436,7 +436,7 @@ def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) ->
 
 
 def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_milli: int | None) -> Attributes:
-    """Return the values of a pod's cgroup except for its cpuset. A CPU limit of None means no limit."""
+    """Return the values of a pod's cgroup except for its cpuset. A CPU limit of None means that there is no limit."""
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
     tasks = TaskLimit(config.pod_pids_limit if config.pod_pids_limit > 0 else None)
     return (

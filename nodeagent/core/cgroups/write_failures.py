@@ -6,7 +6,7 @@
 | retry | EBUSY, EAGAIN, EINTR, ENOMEM; a value that differs from the written one | reported; retried a second later |
 | refused | EINVAL, ERANGE, ENOSPC, EACCES, EOPNOTSUPP, and all others | reported; retried at each reconcile, as a person has to help |
 
-No write is undone. The allocation stays, changes that depend on the write are deferred, and no process starts in a cgroup without its
+No write is undone. The allocation stays, changes that depend on the write are deferred, and processes don't start in a cgroup without its
 allocated values.
 """
 

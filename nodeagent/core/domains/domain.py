@@ -62,7 +62,7 @@ class TurnDone(Struct, frozen=True):
     """Saved state. Pods that couldn't be saved are in it as refused."""
     wanted: tuple[DesiredCgroup, ...]
     ready: frozenset[str]
-    """Paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses."""
+    """Paths of the cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""
     unvacated: CpuSet
     """CPUs that some processes could not be moved off."""
     placed: Mapping[str, ContainerPlacement]

@@ -59,7 +59,9 @@ class Verdict(enum.StrEnum):
     HIGHER = "higher number"
     """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all resources. The size of this set ranks lower than the size of the winner (`non_preferred_rank`)."""
+    """None of the sets is preferred by all resources. The size of this set ranks lower than the size of the winner
+    (`non_preferred_rank`).
+    """
 
 
 class Candidate(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Repetition of the decision on a known pod, on the node as it was at that time.
 
-Pods that have ended since are unknown, so the result says whether the repeated decision equals the original one. A refused pod is decided
-on the current node, because users can change only the current node.
+Pods that have ended since are unknown, so the result says whether the repeated decision equals the original one. For a refused pod, the
+decision is repeated on the current node, because users can change only the current node.
 """
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ class ReplayedDecision(Struct, frozen=True):
     compare, because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided after this pod. The node `before` lacks these pods."""
+    """Pods that were decided on after this pod. The node `before` lacks these pods."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:

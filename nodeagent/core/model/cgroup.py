@@ -17,20 +17,20 @@ MIN_QUOTA_US = 1_000
 
 
 class CpuMax(Struct, frozen=True):
-    """Value of `cpu.max`. A `quota_us` of None means no limit."""
+    """Value of `cpu.max`. A `quota_us` of None means that there is no limit."""
 
     quota_us: int | None
     period_us: int
 
 
 class ByteLimit(Struct, frozen=True):
-    """Value of `memory.max`, `memory.swap.max` or `hugetlb.*.max`. None means no limit."""
+    """Value of `memory.max`, `memory.swap.max` or `hugetlb.*.max`. None means that there is no limit."""
 
     limit_bytes: int | None
 
 
 class TaskLimit(Struct, frozen=True):
-    """Value of `pids.max`, the number of processes and threads. None means no limit."""
+    """Value of `pids.max`, the maximum number of processes and threads. None means that there is no limit."""
 
     limit: int | None
 
@@ -110,7 +110,7 @@ class DesiredCgroup(Struct, frozen=True):
     the same time.
     """
     is_starved: bool = False
-    """Whether no CPU is available for the cgroup now. Such a cgroup stays frozen, and no process may start in it."""
+    """Whether none of the cgroup's CPUs is available now. Such a cgroup stays frozen, and processes may not start in it."""
     is_leaf: bool = False
     """Whether processes are in this cgroup, or directly in its payload cgroup."""
     meanwhile: CpuSet = CpuSet()

@@ -25,7 +25,7 @@ begins with this prefix.
 """
 _PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
-"""Path prefix of units that no pod pins any more, but whose settings have not been restored yet."""
+"""Path prefix of units that are no longer pinned by a pod, but whose settings have not been restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
 """Path prefix of units pinned by a pod that is unknown now and may become known again. These units stay unchanged."""
 OWN_DIRECTORIES = frozenset(
@@ -87,7 +87,7 @@ def pinned_path(domain: str) -> str:
 
 
 def pinned_pod_path(domain: str, uid: str) -> str:
-    """Return the path of a pod that pins units. The path is a prefix of the units' paths, but no cgroup has this path."""
+    """Return the path of a pod that pins units. The path is a prefix of the units' paths, but there is no cgroup at this path."""
     return f"{pinned_path(domain)}/pod{uid}"
 
 

@@ -55,7 +55,9 @@ class PoolDevice(Struct, frozen=True):
     id: str
     """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaMask | None = None
-    """NUMA nodes near the device. None means unknown. An empty mask means a topology without nodes, which real plugins send."""
+    """NUMA nodes near the device. None means that they are unknown. An empty mask means a topology without nodes, which real
+    plugins send.
+    """
     is_healthy: bool = True
     """Whether the device can be allocated."""
     kind: str = ""

@@ -49,7 +49,7 @@ class Device(Struct, frozen=True):
     vendor: int | None = None
     model: int | None = None
     driver: str | None = None
-    """Driver bound to the function. None means no driver."""
+    """Driver bound to the function. None means that it has no driver."""
     names: tuple[str, ...] = ()
     """Names that the kernel gives to the device's network interfaces, InfiniBand devices and controllers."""
     numa_node: int | None = None
@@ -68,7 +68,7 @@ class Device(Struct, frozen=True):
 
 class DevicePlace(Struct, frozen=True):
     node: int | None
-    """NUMA node of the device. None means unknown."""
+    """NUMA node of the device. None means that the node is unknown."""
     doubt: NodeDoubt | None = None
     """Reason why the node is doubtful. None means that the node and the local CPUs agree."""
 

@@ -144,7 +144,7 @@ class CgroupAmounts(Struct, frozen=True):
     cpu_limit_milli: int | None
     """CPU limit in thousandths. None means that there is no quota."""
     memory_limit_bytes: int | None
-    """Memory limit. None means no limit."""
+    """Memory limit. None means that there is no limit."""
     hugepage_limits: tuple[tuple[str, int], ...]
     """Pairs of resource name and bytes, sorted. A page size that isn't listed is limited to 0."""
 

@@ -82,8 +82,8 @@ class UnrecoveredPod(Struct, frozen=True):
 
     uid: str
     held: PodPromises
-    """Holdings of the pod that no cgroup shows. Claimed cards are listed under an empty container name, because the records don't contain
-    the containers that use them.
+    """Holdings of the pod that cgroups don't show. Claimed cards are listed under an empty container name, because the records don't
+    contain the containers that use them.
     """
     name: str = ""
     """Name of the pod according to a record. Empty if the records don't contain the name."""

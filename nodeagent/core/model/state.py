@@ -427,7 +427,7 @@ class NodeState(Struct, frozen=True):
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
     """Apply only the endings of a decision: pods that begin to end, and kill times of containers that are being stopped.
 
-    These endings may be carried out without being saved, because a restarted agent would decide them again.
+    These endings may be carried out without being saved, because a restarted agent would make the same decisions again.
     """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)

@@ -17,7 +17,7 @@ def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
     """Return the hints for one name in `near`, which may match several devices.
 
     Args:
-        nodes: the node of each device. None means unknown.
+        nodes: the node of each device. None means that a device's node is unknown.
         every: all NUMA nodes of the machine.
     """
     near_nodes = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)

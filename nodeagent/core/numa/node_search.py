@@ -54,7 +54,7 @@ class Cover(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no set is in the cover, because even all nodes together don't suffice."""
+        """Tell whether the cover contains no sets, because even all nodes together don't have enough."""
         return (
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )

@@ -5,7 +5,8 @@ take promises and return new promises. Resources are called in kubelet's fixed o
 its own types for a pod's holdings and for the node's accounts (core/model/holdings.py).
 
 Claims have holdings but no `Resource`, because a decision on claims wraps the decisions of all resources. Each way to meet a pod's claims
-allocates CPUs, memory and devices first. Then the whole pod is decided, until a way is admitted (core/resources/claims/placing.py).
+allocates CPUs, memory and devices first. Then the decision on the whole pod is tried, until the pod is admitted
+(core/resources/claims/placing.py).
 """
 
 from abc import abstractmethod

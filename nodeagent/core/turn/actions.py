@@ -68,7 +68,7 @@ def list_actions(
     Args:
         state: the saved state.
         world: the observations that led to the state.
-        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses.
+        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes.
         placed: placements of containers by cgroup path, at least of those in `ready`.
         signalled: IDs of the runs to whose processes the agent has sent SIGTERM since its start.
     """

@@ -44,7 +44,7 @@ class Draft(Struct, frozen=True):
         return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
-        """Tell whether to decide an unmet request of a pod again."""
+        """Tell whether to decide again on an unmet request of a pod."""
         now = find_room(self.state, world)
         return any(one.key.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 

@@ -52,7 +52,7 @@ class JobPlan(Struct, frozen=True):
     coming: tuple[ReservedTime, ...]
     """Reservations that have not begun yet, in order."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of the reservations that lacked room at their begin. No job starts before these reservations end."""
+    """UIDs of the reservations that lacked room when they began. Jobs don't start before these reservations end."""
     trials: list[int] = field(default_factory=list)
     """Number of decisions that may still be tried, shared by all plans derived from this plan. A negative number means that a decision was
     left out because of this limit. Such a decision counts as a refusal.
@@ -128,7 +128,9 @@ class JobPlan(Struct, frozen=True):
         return started if unmet is None else Blocked(unmet[0].pod.uid)
 
     def list_unmet(self, until_ms: int | None = None) -> "Iterator[tuple[ReservedTime, WhatIf]]":
-        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. None means no time limit."""
+        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. An `until_ms` of None means that
+        all reservations are examined.
+        """
         for one in self.reserved:
             if one.pod.uid in self.unmet:
                 yield one, self.node

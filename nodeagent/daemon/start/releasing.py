@@ -1,4 +1,4 @@
-"""Release of a node without a running agent: run turns until no pod is left, then remove cgroups and files.
+"""Release of a node without a running agent: run turns until all pods are gone, then remove cgroups and files.
 
 This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns don't get manifests, so pods aren't
 admitted.
@@ -130,7 +130,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until no pod holds any resources. Call `report` with the state after each turn.
+    """Run turns until the pods no longer hold any resources. Call `report` with the state after each turn.
 
     Raises:
         DrainError: the deadline has passed.
@@ -156,7 +156,7 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bool = False) -> int:
     """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
-    Without a running agent, pinned units are restored, too. With `forget`, the record is also removed once no pod is left.
+    Without a running agent, pinned units are restored, too. With `forget`, the record is also removed once all pods are gone.
 
     Raises:
         DrainError: some settings could not be written.

@@ -9,7 +9,7 @@ STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
 """File in the state directory with the agent's last valid configuration.
 
-Commands use it while no agent runs and the configuration is invalid.
+Commands use this file while the agent isn't running and the configuration is invalid.
 """
 EX_CONFIG = 78
 """Exit status for errors that a restart can't fix (sysexits.h)."""

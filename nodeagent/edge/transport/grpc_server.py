@@ -198,7 +198,7 @@ class GrpcServer:
     """gRPC server. Its method `attend` is passed to `serving.Dialogue`."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
-    """Limits on connections. Idle connections have no timeout."""
+    """Limits for the number of connections, and for each connection. Idle connections have no timeout."""
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
         self._methods = methods

@@ -60,7 +60,7 @@ class Dialogue(NamedTuple):
     """Protocol with several requests per connection. If there are too many connections, the oldest one is closed."""
 
     bounds: Bounds
-    """Limits on connections. `request_bytes` is the size of the reader's buffer."""
+    """Limits for the number of connections, and for each connection. `request_bytes` is the size of the reader's buffer."""
     attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
     """Function that serves one client until the client disconnects. An OSError ends the connection, too."""
 

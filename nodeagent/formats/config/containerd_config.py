@@ -23,7 +23,7 @@ class ConfiguredValue(Struct, frozen=True):
 
 
 class NriConfig(Struct, frozen=True):
-    """NRI settings of containerd. Each setting is None if no file contains it."""
+    """NRI settings of containerd. A setting that is None isn't contained in any file."""
 
     is_off: ConfiguredValue | None = None
     """Whether NRI is off, with the file that says so."""

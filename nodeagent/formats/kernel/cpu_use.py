@@ -205,8 +205,8 @@ def _clamp_to_window(sum_ns: int, whole_ns: int) -> int:
 def _derive_handlings(
     pair: tuple[Histogram, Histogram], entries: Counted, exits: Counted, ended_ns: int, cpus: CpuSet
 ) -> tuple[Handling, ...]:
-    """Return the handling of each interrupt. Times are less exact than for tasks, because counting of exits starts
-    microseconds before counting of entries.
+    """Return the handling of each interrupt. Times are less exact than for tasks, because the counting of exits from interrupt handlers
+    starts microseconds before the counting of entries into them.
     """
     begun, ended = ({row.keys: (row.hits, row.sum) for row in table.rows} for table in pair)
     gap_ns = entries.by_ns - exits.from_ns

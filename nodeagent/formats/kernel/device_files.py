@@ -1,4 +1,4 @@
-"""Search for the files in /dev that give access to a PCI function, by its entries in /sys.
+"""Search for the files in /dev that give access to a PCI function, by its files in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
 DEVNAME of Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
@@ -18,7 +18,7 @@ _VERBS = "/dev/infiniband/uverbs"
 
 
 def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) -> DeviceFile:
-    """Parse the entries of one device file.
+    """Parse the files in /sys about one device file.
 
     Args:
         directory: the directory in /sys. Its last part is the device's name if `uevent` has none.

@@ -39,7 +39,7 @@ class FileTexts(Struct, frozen=True):
     """Reasons why the other files couldn't be read, by file name."""
 
     def number(self, name: str) -> int | None:
-        """Return the whole number in a file. None means unknown."""
+        """Return the whole number in a file. None means that the number is unknown."""
         text = self.files.get(name, "").strip()
         return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -72,7 +72,7 @@ def idle_states_directory(cpu: int) -> str:
 
 
 def parse_siblings(texts: FileTexts, cpus: CpuSet) -> CpuSet | None:
-    """Return the other threads of these CPUs' cores. None means unknown."""
+    """Return the other threads of these CPUs' cores. None means that they are unknown."""
     found = [texts.files.get(siblings_file(cpu)) for cpu in cpus]
     if None in found:
         return None

@@ -60,7 +60,7 @@ def topology_of(sample: SysfsSample) -> Topology:
     """Derive the machine from a sample.
 
     Raises:
-        SysfsError: a file is malformed, or no CPU was found.
+        SysfsError: a file is malformed, or CPUs were not found.
     """
     present = sample.identified(CPUS, "cpu")
     online = _read_online(sample, present)

@@ -168,7 +168,7 @@ class SysfsSample(Struct, frozen=True):
         return self.directories.get(directory)
 
     def numbered(self, directory: str, prefix: str) -> tuple[tuple[str, int], ...]:
-        """Return (name, number) of entries such as `cpu12`, in text order. Empty if the directory doesn't exist."""
+        """Return (name, number) of names such as `cpu12` in a directory, in text order. Empty if the directory doesn't exist."""
         matches = (
             (name, _NUMBERED.fullmatch(name)) for name in self.directories.get(directory, ()) if name.startswith(prefix)
         )

@@ -52,8 +52,8 @@ def job_pod(
         quiet: the quiet profile and settings for the job's cores, as in the pod annotation. None means that the cores keep their settings.
 
     Raises:
-        PodOptionError: the API server would not accept such a pod, an amount is 0, or no process runs in so little memory. The error names
-            the option.
+        PodOptionError: the API server would not accept such a pod, an amount is 0, or the memory is too little for any process. The error
+            names the option.
     """
     asked = {NUMA_NODE: numa_node, CORE_CLASS: core_class, NEAR: near, QUIET: quiet}
     annotations = {key: value for key, value in asked.items() if value is not None}

@@ -7,7 +7,7 @@ from decimal import Decimal
 from msgspec import Struct
 
 MAX_DEPTH = 64
-"""Limit on levels of nesting. A pod needs about a dozen."""
+"""Maximum number of nested levels. A pod needs about a dozen."""
 
 
 class Number(Struct, frozen=True):

@@ -47,7 +47,7 @@ class _Open(Struct):
     items: list[TreeNode] = field(default_factory=list)
     entries: dict[str, MapEntry] = field(default_factory=dict)
     merged: dict[str, MapEntry] = field(default_factory=dict)
-    """The entries merged by `<<`."""
+    """The key-value pairs that `<<` merges into this mapping."""
     key: tuple[str, int] | None = None
     """The key of the next value, with the key's line."""
 

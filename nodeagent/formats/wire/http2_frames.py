@@ -1,4 +1,4 @@
-"""Limit on the length of HTTP/2 frames (RFC 9113, 4.1), for both sides of a connection."""
+"""The maximum length of HTTP/2 frames (RFC 9113, 4.1), and its check, for both sides of a connection."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Bytes that a client sends before its first frame."""

@@ -33,7 +33,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class StartStage(StrEnum):
-    """Stage at which a start failed. At the stage `cgroup` and before, no process has entered the container's cgroup yet."""
+    """Stage at which a start failed. Up to and including the stage `cgroup`, the process has not entered the container's cgroup yet."""
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed
@@ -120,7 +120,9 @@ RunStatus = Running | Exited
 
 
 class StartFailed(Struct, frozen=True):
-    """The start failed, so no process runs. The launcher has forgotten the run's ID, so the start can be repeated with the same ID."""
+    """The start failed, so the container's process doesn't run. The launcher has forgotten the run's ID, so the start can be repeated with
+    the same ID.
+    """
 
     id: str
     stage: StartStage

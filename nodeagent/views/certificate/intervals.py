@@ -81,7 +81,8 @@ def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | No
 
 
 def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
-    """Return the time for which the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means unknown.
+    """Return the time for which the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means that the
+    time is unknown.
 
     The cgroup is empty for the job's own cgroup, and otherwise a path below the mount point. The counter of a parent cgroup includes time
     of other tasks on other CPUs. The job therefore lost at most the time in which it didn't run.

@@ -96,7 +96,7 @@ class RunObservation(Struct, frozen=True):
     """
     thresholds: Mapping[str, Threshold] = THRESHOLDS
     is_first_run: bool = True
-    """Whether no other command has run in this cgroup before."""
+    """Whether this is the first command that runs in this cgroup."""
 
 
 def describe_run(seen: RunObservation) -> Document:

@@ -176,7 +176,7 @@ def _format_replaced_pods(side: Document, width: int) -> Iterator[str]:
 
 
 def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
-    """Format a table with the containers of each pod. Empty if no container has a placement."""
+    """Format a table with the containers of each pod. Empty if none of the containers has a placement."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
         name = pod

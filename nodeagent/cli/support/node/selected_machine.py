@@ -63,7 +63,7 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
 
 
 def is_unconfigured(options: argparse.Namespace) -> bool:
-    """Tell whether the node has no configuration file and no option names one."""
+    """Tell whether the node has no configuration file, and the options don't name one either."""
     if options.config is not None:
         return False
     if options.machine is not None:

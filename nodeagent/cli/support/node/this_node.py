@@ -30,7 +30,7 @@ class UnknownStateError(NodeAgentError):
 
 
 class NeverSavedError(UnknownStateError):
-    """No agent runs, and there is no saved state."""
+    """The agent isn't running, and there is no saved state."""
 
 
 def read_this_node(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
@@ -70,7 +70,7 @@ def _read_without_answer(config_path: str, socket: str | None, read: ViewReader,
 
 
 def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Read this node's state for display, even if no agent runs because its configuration is invalid.
+    """Read this node's state for display, even if the agent isn't running because its configuration is invalid.
 
     In this case, the configuration of the agent's last run is used. A named configuration must be valid.
     """

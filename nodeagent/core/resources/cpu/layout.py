@@ -52,7 +52,7 @@ class CpuLayout(Struct, frozen=True):
     per_socket: int
     per_uncore: int
     """Average sizes of cores, sockets and uncore caches, rounded down. kubelet considers a group of this size whole. On asymmetric
-    machines, possibly no group has this size.
+    machines, it is possible that none of the groups has this size.
     """
     socket_count: int
     nodes_of_sockets: Nesting

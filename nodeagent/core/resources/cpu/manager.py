@@ -128,7 +128,7 @@ class CpuManager(Struct, frozen=True):
     uses_all_nodes: bool = False
     """Whether containers with memory get CPUs of every NUMA node of their hint if possible (sameNumaNodes)."""
     chooser: Chooser | None = None
-    """Caller of the CPU plugins. None means that no plugins are configured."""
+    """Caller of the CPU plugins. None means that plugins aren't configured."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]:
@@ -658,7 +658,7 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's CPU set once no container holds a slice of it (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's CPU set once its containers no longer hold slices of it (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:

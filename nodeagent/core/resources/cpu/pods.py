@@ -1,7 +1,7 @@
 """Pods with pod-level resources in the CPU manager (KEP-5526): one set for the pod, divided among its containers.
 
 Plain init containers run one after another, so their slices overlap with the slices of later containers. Sidecars and apps have exclusive
-slices. The CPUs that no container has exclusively are the pod's shared pool.
+slices. The CPUs that aren't exclusive to a container are the pod's shared pool.
 """
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod if its exclusive containers leave no CPUs for its sharing containers. None means no refusal."""
+    """Refuse a pod if its exclusive containers leave no CPUs for its sharing containers. None means that the pod isn't refused."""
     all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
     exclusive = 0
     shared = False

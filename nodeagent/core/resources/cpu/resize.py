@@ -114,8 +114,8 @@ def _choose_more(
 
 
 def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but no other container uses
-    them.
+    """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but its other containers don't
+    use them.
     """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()

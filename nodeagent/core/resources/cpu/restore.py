@@ -110,7 +110,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
 
 
 def _find_double_owner(promises: Promises) -> StartRefused | None:
-    """Refuse CPUs of a pod that also belong to another pod or to the shared pool. None means no refusal."""
+    """Refuse CPUs of a pod that also belong to another pod or to the shared pool. None means that the CPUs aren't refused."""
     allocated = CpuSet()
     for uid, pod in promises.pods:
         pod_cpus = pod.of(CpuHoldings).every_cpu

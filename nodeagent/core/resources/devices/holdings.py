@@ -62,7 +62,7 @@ class DeviceHoldings(Struct, frozen=True):
         return own if resource is None else tuple(device for device in own if device.resource == resource)
 
     def answer_of(self, name: str, resource: str) -> bytes | None:
-        """Return a device plugin's answer for a container. None means that no plugin was called."""
+        """Return a device plugin's answer for a container. None means that a plugin wasn't called."""
         own = next((answers for key, answers in self.answers if key == name), ())
         return next((answer for key, answer in own if key == resource), None)
 
@@ -83,8 +83,8 @@ class DeviceBooks(Struct, frozen=True):
 
     reuse: DeviceReuse | None = None
     leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """IDs of devices that count as allocated although no pod holds them, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource
-    without IDs was requested at some time.
+    """IDs of devices that count as allocated although they aren't held by a pod, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A
+    resource without IDs was requested at some time.
     """
     ended: tuple[str, ...] = ()
     """UIDs of the pods that have ended or were refused and still hold devices, sorted (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
@@ -100,7 +100,7 @@ def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
 
 
 def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]]:
-    """Return the devices of all pods, including unrecovered ones, sorted by UID. Empty if no pod has devices."""
+    """Return the devices of all pods, including unrecovered ones, sorted by UID. Empty if the pods have no devices."""
     if not taken_devices(promises):
         return iter(())
     return ((uid, pod.of(DeviceHoldings)) for uid, pod in promises.all_pods())

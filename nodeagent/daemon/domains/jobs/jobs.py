@@ -1,7 +1,7 @@
 """Jobs: a source of pods that exist as long as their owner processes.
 
-Each job is also recorded in a file for a restarted agent. The agent starts and ends no process of a job, because the owner itself executes
-the command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
+Each job is also recorded in a file for a restarted agent. The agent neither starts nor ends processes of a job, because the owner itself
+executes the command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
 """
 
 import threading
@@ -148,7 +148,7 @@ class Jobs:
         reservation: str = "",
         weight: int = DEFAULT_WEIGHT,
     ) -> Future[ContainerPlacement | JobRefusal]:
-        """Request a job. `Jobs` closes the owner, even on errors.
+        """Request a job. `Jobs` closes the handle of the owner's process, even after errors.
 
         Args:
             pod: the job's pod.

@@ -37,7 +37,7 @@ class SystemdDomain(PassiveDomain):
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """Device rules of units. None means that no unit has had allocated devices yet."""
+        """Device rules of units. None means that devices have not been allocated to units yet."""
         self._left: frozenset[str] = frozenset()
         """Paths of units whose settings must be restored because pods no longer pin these units."""
         self._unclear: frozenset[str] = frozenset()

@@ -37,8 +37,8 @@ class CgroupProcesses:
     def find_misplaced(self, path: str) -> int | None:
         """Return the pid of a process that is in a container's cgroup itself, and not in the child `payload`.
 
-        The kernel allows such a process only while the payload has no processes. While the process exists, no process can enter the
-        payload.
+        The kernel allows such a process only while the payload has no processes. While such a process exists, other processes can't enter
+        the payload.
         """
         if payload_path(path) == path:
             return None
