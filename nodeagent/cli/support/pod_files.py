@@ -85,7 +85,8 @@ def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
         paths: paths of files, pipes and directories.
 
     Raises:
-        NodeAgentError: a file can't be read, a document is invalid, or none of the files contains a pod. The message has every finding.
+        NodeAgentError: a file can't be read, a document is invalid, or none of the files contains a pod. The message contains every
+            finding.
     """
     return _read_files(paths, _parse_documents)
 

@@ -93,7 +93,7 @@ class Providers(Struct, frozen=True):
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
         """Return two groups of hints. Hints of CPUs may overrule the first group, which begins with the hints of `near`. The second group
-        has all other hints.
+        contains all other hints.
         """
         others: ResourceHints = ()
         for resource in self.resources:

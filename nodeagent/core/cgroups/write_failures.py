@@ -1,4 +1,4 @@
-"""Classes of failed cgroup writes, by errno, and when each class is retried. This module has no access to files or a clock.
+"""Classes of failed cgroup writes, by errno, and when each class is retried. This module doesn't access files or a clock.
 
 | class | the kernel's answers | what is done |
 | --- | --- | --- |

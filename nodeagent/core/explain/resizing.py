@@ -1,4 +1,4 @@
-"""Trial of a resize of a running pod. The result has the new allocation, or the pods whose end would allow the resize."""
+"""Trial of a resize of a running pod. The result gives the new allocation, or the pods whose end would allow the resize."""
 
 from collections.abc import Callable
 

@@ -145,7 +145,7 @@ Record = Mapping[Setting, Change[Any]]
 """Record of each setting that differs from the value to restore.
 
 While the default affinity of new interrupts is changed, the record also has every existing interrupt. An interrupt missing from the record
-is then newer. It gets the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record has every kernel
+is then newer. It gets the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record contains every kernel
 thread.
 """
 
@@ -162,8 +162,8 @@ class HostPlan(Struct, frozen=True):
     changed_by_others: Mapping[Setting, Value]
     """Settings that another program has changed after the agent's change, with the new values."""
     keeps_threads: bool = False
-    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then has all
-    kernel threads.
+    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then contains all kernel
+    threads.
     """
     unread: frozenset[Setting] = frozenset()
     """Settings that couldn't be read. The records of these settings stay unchanged."""

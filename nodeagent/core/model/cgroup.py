@@ -1,4 +1,4 @@
-"""Values of cgroup v2 files, desired and observed. This module has no file access and doesn't depend on pods.
+"""Values of cgroup v2 files, desired and observed. This module doesn't access files, and doesn't depend on pods.
 
 Field names are the kernel's terms (Documentation/admin-guide/cgroup-v2.rst).
 """
@@ -134,7 +134,7 @@ class DesiredCgroup(Struct, frozen=True):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the cgroup has exclusive CPUs now. It may also have shared CPUs."""
+        """Whether the cgroup has exclusive CPUs now, with or without shared CPUs."""
         return bool(self.exclusive_cpus)
 
     @property

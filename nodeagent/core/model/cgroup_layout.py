@@ -11,7 +11,7 @@ PAYLOAD = "payload"
 cgroup lists the CPUs to run on.
 """
 SHARED = "shared"
-"""Cgroup around the shared pool's cgroup. It limits the pool's CPUs as a pod's cgroup limits the CPUs of its containers."""
+"""Cgroup around the shared pool's cgroup. This outer cgroup limits the pool's CPUs as a pod's cgroup limits the CPUs of its containers."""
 POOL = f"{SHARED}/pool"
 """Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and the pooled pods are in its payload cgroup. The
 cgroups of these pods have no cpuset, so the kernel gives them the pool's CPUs. One write then changes the CPUs of all pooled pods (D59).

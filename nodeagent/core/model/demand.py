@@ -230,7 +230,9 @@ def never_holds_cpuset(pod: Pod, qos: QosClass) -> bool:
 
 
 def qualifies_alone(container: Container) -> bool:
-    """Whether a container of a pod with pod-level resources gets exclusive CPUs. It must be Guaranteed by itself and request whole CPUs."""
+    """Whether a container of a pod with pod-level resources gets exclusive CPUs. The container must be Guaranteed by itself and request
+    whole CPUs.
+    """
     limit = container.resources.limits.get(CPU)
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
 

@@ -1,4 +1,6 @@
-"""The node's state as one immutable value: all promises and all known pods. This module has no file format and makes no decision."""
+"""The node's state as one immutable value: all promises and all known pods. This module neither defines a file format nor makes
+decisions.
+"""
 
 import enum
 from collections.abc import Iterator, Mapping
@@ -45,7 +47,7 @@ class Exit(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Kubernetes' `reason` for this way of ending, such as OOMKilled."""
+        """Kubernetes' `reason` for such an end, for instance OOMKilled."""
         if self.is_oom_kill:
             return "OOMKilled"
         if self.start_error is not None:

@@ -22,7 +22,7 @@ DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Function that compares two nodes. It returns the node that the managers prefer, or None."""
+"""Function that compares two nodes, and returns the node that the managers prefer. None means that they prefer neither."""
 
 SetRank = Callable[[NumaMask], int]
 """Function that ranks a set of nodes, lowest first, among sets with equally many nodes and the same distances."""

@@ -298,8 +298,8 @@ class _CoverProblem:
 
 
 class _RemainderProblem:
-    """Search problem of a remainder. For each node that is left out, one cover has a set without it. A state has the nodes and amounts that
-    each cover can still do without.
+    """Search problem of a remainder. For each node that is left out, one cover has a set without it. A state of the search consists of the
+    nodes and amounts that can still be left out from each cover.
     """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:

@@ -1,4 +1,4 @@
-"""Quiet pods: pods for which a turn has nothing to do. Nothing about them has changed since an earlier turn that left them unchanged."""
+"""Quiet pods: pods for which a turn has nothing to do. They have not changed since an earlier turn that left them unchanged."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -66,7 +66,7 @@ def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozen
     """Return the UIDs of the pods for which this turn has nothing to do.
 
     Args:
-        left: result of the last turn. None means that there was none.
+        left: result of the last turn. None means that there was no earlier turn.
         state: the state before this turn.
         world: the observations of this turn, without `quiet`.
     """

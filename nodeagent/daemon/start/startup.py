@@ -35,7 +35,7 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
 def read_config_text(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
-    """Read the text of the configuration. `read` returns the content of a file up to a size, or None if the file doesn't exist.
+    """Read the text of the configuration. `read` returns the content of a file of at most a given size, or None if the file doesn't exist.
 
     Raises:
         StartError: the file is missing or can't be read.

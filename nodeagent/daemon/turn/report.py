@@ -62,7 +62,7 @@ class TurnReport(Struct, frozen=True):
 
 
 class Reporter(Struct, frozen=True):
-    """Reporter of turns. `standing` has the current problems that other parts of the agent have found."""
+    """Reporter of turns. `standing` contains the current problems that other parts of the agent have found."""
 
     edges: Edges
     metrics: MetricsRecorder

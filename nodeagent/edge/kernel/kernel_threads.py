@@ -112,7 +112,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""Read size in bytes. It exceeds the longest of these files: /proc/PID/status, with its lists of CPUs and groups."""
+"""Number of bytes to read at once, more than the longest of these files has: /proc/PID/status, with its lists of CPUs and groups."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

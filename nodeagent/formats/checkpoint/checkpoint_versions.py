@@ -39,7 +39,7 @@ WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
 """Versions of kubelet 1.37, which can only be read."""
 DEVICES = "devices-v2"
-"""Version of the device manager's file that has NUMA nodes (kubelet 1.20 and later). It can only be read."""
+"""Version of the device manager's file that contains NUMA nodes (kubelet 1.20 and later). This version can only be read."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 

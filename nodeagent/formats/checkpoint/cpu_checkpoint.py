@@ -288,7 +288,7 @@ def read_cpu_contents(text: str) -> CpuContents:
 
 
 def encode_cpu_state_1(policy: str, default: str, containers: Mapping[str, str]) -> str:
-    """Encode version 1 of the file (kubelet up to 1.17), with CPU sets by container ID."""
+    """Encode version 1 of the file (kubelet 1.17 and earlier), with CPU sets by container ID."""
     listed = sorted(containers.items())
     members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
     if listed:

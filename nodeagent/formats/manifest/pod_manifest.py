@@ -1,4 +1,4 @@
-"""Parser of a manifest into pods. Each result is a valid Pod, or has all errors of an invalid pod."""
+"""Parser of a manifest into pods. Each result is a valid Pod, or gives all errors of an invalid pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING

@@ -54,7 +54,7 @@ RUNNING_ALL, RUNNING_APPS, RUNNING_NONE = RUNNING = "all", "apps", "none"
 
 
 class ScenarioError(NodeAgentError):
-    """A scenario can't be replayed. The message has a line for each finding, with its place."""
+    """A scenario can't be replayed. The message contains a line for each finding, with the finding's place."""
 
     def __init__(self, message: str) -> None:
         super().__init__(

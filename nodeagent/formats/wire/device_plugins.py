@@ -170,7 +170,8 @@ def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
 
 
 def decode_allocated(message: bytes) -> bytes | None:
-    """Return the encoded answer to Allocate for one container, in the form for the state file. None means that the message has no answer.
+    """Return the encoded answer to Allocate for one container, in the form for the state file. None means that the message doesn't contain
+    an answer.
 
     Raises:
         ProtobufError: the message has another form, or the answer is too large.

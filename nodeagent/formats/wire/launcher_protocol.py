@@ -33,7 +33,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class StartStage(StrEnum):
-    """Stage at which a start failed. Up to and including the stage `cgroup`, the process has not entered the container's cgroup yet."""
+    """Stage at which a start failed. After a failure at `fork` or `cgroup`, the process has not entered the container's cgroup."""
 
     FORK = "fork"
     DEADLINE = "deadline"  # the process hung before exec, for instance in a frozen cgroup, and was killed

@@ -78,7 +78,7 @@ class ResourceDemand(Protocol):
     def describe_on(self, node: NodeHeadroom) -> str:
         """Describe the shortage on a node.
 
-        Empty if the node has enough for its part, or would have none of the resource even when empty.
+        Empty if the node has enough for its part, or if even the empty node would have nothing of the resource.
         """
 
 

@@ -79,7 +79,7 @@ def replay_to_end(scenario: Scenario) -> ReplayResult:
 
 
 class _StartRefusedError(Exception):
-    """The managers refused to start. The result has the steps before the refusal."""
+    """The managers refused to start. The result contains the steps before the refusal."""
 
 
 class _File(Struct):

@@ -1,6 +1,6 @@
 """Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, computed from a table of all nodes.
 
-The table has the accounting, and the memory that a pod may reuse from its init containers.
+The table contains the accounting, and the memory that a pod may reuse from its init containers.
 """
 
 from collections.abc import Mapping

@@ -238,7 +238,7 @@ class RuntimeExchange:
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
         """Forget sent changes that are visible in cgroups, and changes of removed containers.
 
-        `known` has the IDs of the existing containers.
+        `known` contains the IDs of the existing containers.
         """
         with self._lock:
             sent = self._state.sent

@@ -197,8 +197,8 @@ class UnitCgroups:
     def _restrict(self, unit: str, wanted: UnitSettings) -> None:
         """Set a unit's properties, and wait until the cgroup has these values.
 
-        Nothing is set while the parent cgroup has none of the wanted CPUs or nodes. Otherwise, the kernel would grant the unit all CPUs or
-        nodes of the parent, which may be allocated to others.
+        The properties aren't set while the parent cgroup has none of the wanted CPUs or nodes. Otherwise, the kernel would grant the unit
+        all CPUs or nodes of the parent, which may be allocated to others.
         """
         hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
         cgroup = self._known[unit].cgroup
