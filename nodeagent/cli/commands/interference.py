@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_complete(document: Mapping[str, Any]) -> None:
-    """Check that the count missed nothing.
+    """Check that the count is complete.
 
     Raises:
         InterferenceError: the kernel's tables were full, or allocations changed meanwhile.

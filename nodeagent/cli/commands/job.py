@@ -446,7 +446,7 @@ def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> An
     agent recognises the job.
 
     Raises:
-        ApiUnavailable: no agent answers at the first attempt.
+        ApiUnavailable: the agent doesn't answer at the first attempt.
         JobError: the agent was stopped during the wait, and the time limit has passed.
         ApiError: the agent answers with an error.
     """

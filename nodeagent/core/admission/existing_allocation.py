@@ -1,7 +1,7 @@
 """Pods that already hold all requested resources, for instance after a restart, or on a node that kubelet managed before.
 
-Admitting such a pod again allocates nothing and never refuses the pod (Erratum.POD_ALLOCATED_AGAIN and the errata after it describe
-kubelet's behaviour).
+If such a pod is admitted again, new resources aren't allocated, and the pod is never refused (Erratum.POD_ALLOCATED_AGAIN and the errata
+after it describe kubelet's behaviour).
 """
 
 from collections.abc import Sequence

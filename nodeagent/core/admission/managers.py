@@ -1,7 +1,7 @@
 """All managers together: they allocate when a pod is admitted, release when its containers start or end, and restore promises from saved
 files.
 
-Each function takes promises and returns new ones. This module uses no clock, files or cgroups. The daemon acts on the results.
+Each function takes promises and returns new ones. This module doesn't use a clock, files or cgroups. The daemon acts on the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -154,7 +154,7 @@ class Report(Struct, frozen=True):
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """Class of cores to which the decision was limited. None means any class."""
+    """Class of cores to which the decision was limited. None means that all classes were allowed."""
 
 
 class Admitted(Struct, frozen=True):
@@ -178,7 +178,7 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether a plugin has failed.
+        """Whether the pod was refused because a plugin has failed.
 
         If so, no smaller request is tried, because the plugin isn't called again before it recovers. A plugin that *refused* CPUs
         (Allocate) has judged only these CPUs, so other CPUs may be tried.

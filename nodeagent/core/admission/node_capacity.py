@@ -133,7 +133,7 @@ def _compute_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """Return the amounts that pods can't use: systemReserved + kubeReserved + the hard eviction threshold, without zero sums.
+    """Return the amounts that pods can't use: systemReserved + kubeReserved + the hard eviction threshold. Sums of zero are left out.
 
     Args:
         config: the configuration.

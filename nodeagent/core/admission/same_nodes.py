@@ -33,7 +33,7 @@ def find_same_nodes(
 ) -> Merged:
     """Return the best set of NUMA nodes for all resources, in which each node has room for a part of every request.
 
-    If there is no such set, or the merge's result already is such a set, return the merge's result. The policy accepts the returned set
+    If there is no such set, or if the merge's result is already such a set, return the merge's result. The policy accepts the returned set
     exactly if it accepts the merge's result.
 
     Args:

@@ -32,7 +32,7 @@ class Threshold(Struct, frozen=True):
     """Largest rate that doesn't count as a disturbance."""
     amount_unit: str
     least: int
-    """Smallest amount that can disturb. Smaller amounts are within the precision of the counters."""
+    """Smallest amount that can count as a disturbance. Smaller amounts are within the precision of the counters."""
     remedy: str
     """Advice on how to avoid the disturbance."""
     effects: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """Preconditions of `exec`: whether a container has its allocated CPUs now, and whether another process may enter the container's cgroup.
 
-A process that can't get exactly the allocated CPUs isn't let in. This module reads no files. The caller passes the names of the cgroups
+A process that can't get exactly the allocated CPUs isn't let in. This module doesn't read files. The caller passes the names of the cgroups
 below the container's cgroup.
 """
 

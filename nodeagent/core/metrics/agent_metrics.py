@@ -1,4 +1,5 @@
-"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module uses no metrics library.
+"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module doesn't use a metrics
+library.
 
 Labels have fixed sets of values, and any other value counts as `other`. Only `nodeagent_container_info` and the counters of containers with
 exclusive CPUs have label values from pods, and their series are removed with the pod.

@@ -1,4 +1,4 @@
-"""Totals of the metrics, kept in memory by the deciding thread. Other threads get an immutable snapshot. This module uses no metrics
+"""Totals of the metrics, kept in memory by the deciding thread. Other threads get an immutable snapshot. This module doesn't use a metrics
 library.
 """
 
@@ -20,9 +20,9 @@ class Distribution(Struct, frozen=True):
     """Values of a histogram without labels."""
 
     counts: tuple[int, ...]
-    """Observations per bucket (not cumulative). The last bucket counts observations above all bounds."""
+    """Number of observations in each bucket (not cumulative). The last bucket counts observations above all bounds."""
     total: float
-    """Sum of the observations, in the metric's unit."""
+    """Sum of the observed values, in the metric's unit."""
 
 
 class MetricsSnapshot(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""PCI devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. This module makes no decision."""
+"""PCI devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. This module makes no decisions."""
 
 import enum
 import re
@@ -27,9 +27,9 @@ class NodeDoubt(enum.StrEnum):
     """Reason why the NUMA node of a device is doubtful, or differs from the kernel's node."""
 
     NOT_SAID = "not said"
-    """The firmware names no node, and the device's local CPUs aren't exactly the CPUs of one node."""
+    """The firmware doesn't name a node, and the device's local CPUs aren't exactly the CPUs of one node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel names no node, but the device's local CPUs are exactly the CPUs of one node."""
+    """The kernel doesn't name a node, but the device's local CPUs are exactly the CPUs of one node."""
     NO_SUCH_NODE = "no such node"
     """The kernel names a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"

@@ -1,4 +1,4 @@
-"""Protocols for the data of resources: on the whole node (`Books`), and of one pod (`Holdings`). This module names no resource."""
+"""Protocols for the data of resources: on the whole node (`Books`), and of one pod (`Holdings`). This module doesn't name any resource."""
 
 from collections.abc import Iterable
 from operator import itemgetter

@@ -1,6 +1,7 @@
 """Promises to pods as one immutable value: the holdings of each pod, and each resource's accounts for the whole node.
 
-Equal promises are equal values, whatever changes led to them. This module only looks values up. It makes no decision and names no resource.
+Equal promises are equal values, whatever changes led to them. This module only looks values up. It makes no decisions and doesn't name any
+resource.
 """
 
 import enum

@@ -1,7 +1,7 @@
 """Running pods that are missing from the state. The entries and holdings of these pods are derived from cgroups, the launcher and records.
 
-Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module reads
-no files. The caller passes all observations.
+Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module doesn't
+read files. The caller passes all observations.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """Promises rebuilt from the known holdings of pods, for the current machine and configuration.
 
 Running pods keep their holdings as far as possible. Holdings that can't be kept are replaced by available ones, and every remaining
-difference is reported per container. This module reads no files and no cgroups. The caller passes the holdings (core/turn/adoption.py, the
-saved state). Each resource decides which of its holdings stay, and replaces the others (`Resource.keep` and the methods after it).
+difference is reported per container. This module reads neither files nor cgroups. The caller passes the holdings (core/turn/adoption.py,
+the saved state). Each resource decides which of its holdings stay, and replaces the others (`Resource.keep` and the methods after it).
 """
 
 from collections.abc import Sequence

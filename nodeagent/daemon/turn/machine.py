@@ -66,7 +66,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
     """Adapt a node to the CPUs that cgroups above withhold.
 
-    Unreadable cgroups count as withholding nothing; the first turn reports them.
+    If one of these cgroups can't be read, all CPUs count as available; the first turn reports the failure.
     """
     try:
         kept = find_withheld(tree.read_chain() or ())

@@ -74,7 +74,7 @@ class Reporter(Struct, frozen=True):
         return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
     def report_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
-        """Report a complete turn."""
+        """Log and count a complete turn, and publish the view after it."""
         edges, saved, carried = self.edges, done.saved, done.carried
         state, turn, memory = saved.memory.state, saved.turn, done.acted.memory
         if saved.problem is not None:

@@ -17,7 +17,7 @@ _NOTED = "the agent keeps the request until it can decide or is stopped: see `no
 
 
 class TurnRequest(Struct, eq=False):
-    """Request to a turn."""
+    """Request that a turn handles, with the answer for the caller."""
 
     retried: frozenset[str] = frozenset()
     """UIDs of pods on which a new decision is requested: refused pods, or pods with refused changes."""

@@ -39,9 +39,9 @@ class Saved(Struct, frozen=True):
     undone: Mapping[str, str]
     """Reasons why the turn could not fulfil requests, by pod UID."""
     problem: Problem | None = None
-    """Reason why the decision could not be saved. None means that it is saved."""
+    """Reason why the decision could not be saved. None means that the decision is saved."""
     error: int | None = None
-    """errno of the failed save."""
+    """Error number (errno) of the failed save. None means that saving didn't fail, or failed without an error number."""
 
 
 def save(edges: Edges, decided: Decided) -> Saved:

@@ -347,7 +347,7 @@ class _ConfigReader:
         return replace(placement, feature_gates=self._read_gates(given))
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Return the gates that affect the agent. Most of kubelet's gates don't."""
+        """Return the feature gates that affect the agent. Most of kubelet's gates don't affect it."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}

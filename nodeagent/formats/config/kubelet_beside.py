@@ -20,7 +20,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Name of the policy that allocates nothing, which is the default."""
+    """Name of the policy that makes no allocations, which is the default."""
     state_file: str
 
 

@@ -65,7 +65,7 @@ class Interrupt(Struct, frozen=True):
     name: str
     """Names of its devices, separated by commas. Empty if unknown."""
     is_movable: bool | None
-    """Whether the kernel allows changing the interrupt's affinity. None means that this kernel doesn't tell."""
+    """Whether the kernel allows changing the interrupt's affinity. None means that this kernel doesn't report it."""
 
 
 class Handling(Struct, frozen=True):

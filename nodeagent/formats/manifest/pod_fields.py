@@ -246,7 +246,7 @@ class PodReader:
         return claim
 
     def _read_resize_policy(self, fields: Fields) -> str | None:
-        """Return the resource of an entry. None means that a resize of this resource doesn't restart the container."""
+        """Return the resource of an entry of `resizePolicy`. None means that a resize of this resource doesn't restart the container."""
         name = fields.one_of("resourceName", (CPU, MEMORY))
         policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
         self._close(fields, ())

@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.fields import Fields
 PREFERENCES = ("lowest", "highest", "order", "short", "all", "ids", "empty", "none", "error")
 ALLOCATIONS = ("env", "error", "errorIf")
 NO_NODE = -1
-"""NUMA node ID with which the kernel marks a device that is near no node."""
+"""NUMA node ID with which the kernel marks a device that isn't near any node."""
 
 
 class PluginRule(Struct, frozen=True):

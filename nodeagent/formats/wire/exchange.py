@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Broken(enum.Enum):
-    """Reason why a connection gets no answer to its request."""
+    """Reason why a connection doesn't get an answer to its request."""
 
     TOO_LARGE = "the request is too large"
     TOO_SLOW = "the request did not arrive in time"

@@ -376,7 +376,7 @@ def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
 
 
 def _decide_unplaced(registry: Registry, keys: Collection[ContainerKey]) -> Iterator[Decide]:
-    """Decide on the running containers of these keys that were never placed."""
+    """Yield the instructions to decide on those running containers of these keys that were never placed."""
     for entry in registry.entries:
         if entry.key in keys:
             for made in entry.made:

@@ -151,7 +151,7 @@ def _allocate_resource(
 def _allocate_new(
     manager: DeviceManager, promises: Promises, uid: str, name: str, pool: DevicePool, wanted: int
 ) -> Allocation:
-    """Allocate devices of a pool to a container that has no device of this pool."""
+    """Allocate devices of a pool to a container that has no devices of this pool yet."""
     resource = pool.resource
     taken = manager.reusable(pool, promises, uid)[:wanted]
     needed = wanted - len(taken)

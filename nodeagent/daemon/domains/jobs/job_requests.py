@@ -200,7 +200,7 @@ class JobRequests:
         return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
-        """Describe the core settings of a quiet job: the settings in effect, and the missing settings with reasons."""
+        """Describe the core settings of a quiet job: the settings in effect, and the settings that aren't in effect, with reasons."""
         node, host = self._agent.node, self._agent.edges.host_settings
         settings = (
             {}

@@ -35,7 +35,7 @@ class Reservations:
         """Lock that a thread holds while it replaces the file."""
         self._held: Reservation | None = None
         self._seen: Future[NodeState] | None = None
-        """Pending answer of `hold`."""
+        """Pending answer to the caller of `hold`. None means that there is no held reservation, or that the answer was given."""
         self._is_listed = False
         """Whether the current turn respects the held reservation."""
         self._is_unusable = False

@@ -103,7 +103,7 @@ class RuntimeMemory(Struct, frozen=True):
     unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
     """Calls with a decision whose answer still waits for device plugins."""
     fail_open_starts: int = 0
-    """Number of containers that started fail-open since the last count."""
+    """Number of containers that started fail-open (without the agent's decision) since the last count."""
     is_waiting: bool = False
     """Whether the domain expects a change that won't wake the agent."""
     link_logged: str = ""

@@ -111,7 +111,7 @@ class LinkState(Struct, frozen=True):
 
 
 class RuntimeExchange:
-    """NRI plugin for the connection's thread, and methods for the deciding thread. If `pods` is missing, kubelet isn't asked about pods."""
+    """NRI plugin for the connection's thread, and methods for the deciding thread. If `pods` is None, kubelet isn't asked about pods."""
 
     name = "nodeagent"
     index = _INDEX
@@ -287,7 +287,7 @@ class RuntimeExchange:
             self._log.warning("runtime_not_reached", problem=problem)
 
     def _take_due(self, known: Synchronized) -> tuple[Update, ...]:
-        """Return the changes that are due. Meanwhile, the runtime calls no plugin."""
+        """Return the changes that are due. Meanwhile, the runtime doesn't call plugins."""
         self._put(Looked(self._add_pods(known, time.monotonic() + _PUSH_SECONDS)))
         with self._lock:
             due = self._state.due

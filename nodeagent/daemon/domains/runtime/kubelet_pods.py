@@ -36,7 +36,7 @@ _ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain P
 class PodsApi:
     """Client of kubelet's pods API, shared by several threads.
 
-    `is_expected` makes a missing socket a problem. Otherwise kubelet may be too old to have this socket.
+    With `is_expected`, a missing socket is a problem. Without it, kubelet may be too old to have this socket.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:

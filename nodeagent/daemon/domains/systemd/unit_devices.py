@@ -38,11 +38,11 @@ class RuleKeeper(Protocol):
     """Interface to systemd for device rules."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
-        """Return a unit's device rules. Raises UnitsError, also when the time limit `until` has passed."""
+        """Return a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""
         ...
 
     def set(self, unit: str, rules: Rules, until: float, /) -> None:
-        """Replace a unit's device rules. Raises UnitsError, also when the time limit `until` has passed."""
+        """Replace a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""
         ...
 
     def keeps(self, unit: str, /) -> bool:
@@ -76,7 +76,7 @@ class UnitDevices:
         self._systemd = systemd or SystemctlRules()
         self._files = files
         self._added: dict[str, Rules] | None = None
-        """Added rules, by unit. None means that the records have not been read yet."""
+        """Device rules that the agent has added, by unit. None means that the records have not been read yet."""
         self._applied: dict[str, tuple[str, ...]] = {}
         """PCI addresses of the devices that each unit may use, as of the last check."""
         self._numbered: dict[str, frozenset[DeviceFile]] = {}

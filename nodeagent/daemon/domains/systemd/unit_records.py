@@ -45,7 +45,7 @@ class UnitRecords:
     def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
         """Record the settings of these units, and remove all other records.
 
-        Nothing is written if the records can't be read. Return the problems.
+        If the records can't be read, they stay unchanged. Return the problems.
         """
         if self._known is None:
             try:
