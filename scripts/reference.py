@@ -490,8 +490,8 @@ status is 0 without problems, and 2 otherwise. Two printed names are no kinds of
 nothing changes. The reason is in the log, and in the four places above, until the file is corrected. `systemctl reload nodeagent` runs the
 same command, but without a terminal, so systemctl only points to the status line and the log. A file that was changed and not reloaded is
 shown in the same places, within seconds. If the file is invalid when the agent starts, the agent uses the last valid configuration of this
-file, which it has stored next to the state ([D58](../decisions.md)). The agent refuses to start only if no valid configuration fits the
-machine.
+file, which it has stored next to the state ([D58](../decisions.md)). The agent refuses to start only if no such configuration
+fits the machine or can be found: if the file is missing, only the default state directory is searched.
 """
 
 

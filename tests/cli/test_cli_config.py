@@ -365,7 +365,7 @@ def test_reserved_cpus_that_are_offline_hide_nothing(run: RunCommand, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", {"valid": True, "findings": [], "unusedFields": [], "notes": []}),
+        ("maxPods: 110\n", {"valid": True, "findings": [], "unusedFields": [], "notes": []}),
         ("failSwapOn: true\n", {"valid": True, "unusedFields": ["failSwapOn"]}),
         ("maxPods: -1\n", {"valid": False, "findings": [{"line": 1, "field": "maxPods", "value": "-1", "allowed": "must be between 0 and 2147483647", "message": "-1: must be between 0 and 2147483647"}]}),
         ("cpuManagerPolicy: foo\n", {"findings": [{"line": 1, "field": "cpuManagerPolicy", "value": '"foo"', "allowed": "must be none or static", "message": 'unknown policy: "foo", must be none or static'}], "valid": False}),

@@ -241,7 +241,8 @@ def test_a_pipe_without_end_is_an_error(name: str, run: RunCommand, piped: Piped
 
 
 def test_a_pipe_may_hold_as_much_as_a_file(run: RunCommand, piped: Piped) -> None:
-    piped(b"#" * MAX_CONFIG_BYTES)
+    field = b"maxPods: 7\n"
+    piped(field + b"#" * (MAX_CONFIG_BYTES - len(field)))
     assert run("config", "show", "-")[::2] == (0, "")
 
 
@@ -290,11 +291,13 @@ def test_a_command_that_failed_in_a_pipe_leaves_no_configuration(came: str) -> N
     assert f"nodeagent: cannot read /dev/stdin: {NOTHING}" in done.stderr
 
 
-def test_an_empty_file_is_a_configuration(run: RunCommand, piped: Piped) -> None:
-    Path("empty.yaml").write_bytes(b"")
+@pytest.mark.parametrize("content", ["", "\n", "# cpuManagerPolicy: static\n---\n"])
+def test_an_empty_file_is_no_configuration_as_a_full_disk_may_leave_one(content: str, run: RunCommand) -> None:
+    Path("empty.yaml").write_text(content)
+    status, _, err = run("config", "validate", "empty.yaml", "--alone")
+    assert (status, err.startswith("nodeagent: empty.yaml is empty\nhint: kubelet refuses an empty")) == (1, True)
+    Path("empty.yaml").write_text(f"{content}cpuManagerPolicy: none\n")
     assert run("config", "validate", "empty.yaml", "--alone")[::2] == (0, "")
-    piped(b"\n")
-    assert run("config", "validate", "-", "--alone")[::2] == (0, "")
 
 
 @pytest.mark.parametrize("descriptors", ["/dev/fd", "/proc/self/fd"])

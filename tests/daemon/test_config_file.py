@@ -76,7 +76,11 @@ def test_a_start_with_an_invalid_file_goes_on_with_the_last_valid_one_and_says_s
     ) == (0, True)
 
 
-@pytest.mark.parametrize("content", [None, "kind: [", "- no fields\n"], ids=["gone", "no YAML", "no fields"])
+@pytest.mark.parametrize(
+    "content",
+    [None, "kind: [", "- no fields\n", "", "# a comment\n---\n"],
+    ids=["gone", "no YAML", "no fields", "empty", "a comment"],
+)
 def test_a_file_from_which_nothing_can_be_read_is_none_either(
     daemon: Daemon, path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
@@ -90,6 +94,21 @@ def test_a_file_from_which_nothing_can_be_read_is_none_either(
     assert again.load().config.placement.cpu_manager_policy == "static"
     assert again.problem is not None
     assert str(path) in again.problem
+
+
+@pytest.mark.parametrize(
+    "line", ["\tmaxPods: 7", 'maxPods: "7', "maxPods 7", "# \N{LATIN SMALL LETTER A WITH DIAERESIS}"]
+)
+@pytest.mark.parametrize("directory", ["{}", '"{}"  # of this node', "'{}'"])
+def test_the_state_directory_is_found_in_a_file_that_is_no_yaml(
+    daemon: Daemon, path: Path, line: str, directory: str
+) -> None:
+    started(daemon, path)
+    text = f"{VALID}stateDirectory: {directory.format(path.parent)}\n{line}\n"
+    path.write_bytes(text.encode("latin-1"))
+    again = ConfigFile(str(path), daemon.agent.edges.log)
+    assert again.load().config.placement.cpu_manager_policy == "static"
+    assert again.problem is not None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ An agent that starts with an invalid file uses the last valid configuration (D58
 problem is in the log, in `systemctl status`, in `/readyz`, in `nodeagent inspect` and in the metrics.
 """
 
+import re
 import time
 from contextlib import suppress
 
@@ -13,7 +14,14 @@ from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.daemon.reports.logs import Log
 from nodeagent.daemon.start.node_builder import build_node
 from nodeagent.daemon.start.reloading import check_takeover
-from nodeagent.daemon.start.startup import LAST_CONFIG, MAX_CONFIG_BYTES, StartError, read_config_text, read_file
+from nodeagent.daemon.start.startup import (
+    A_FIELD,
+    LAST_CONFIG,
+    MAX_CONFIG_BYTES,
+    StartError,
+    read_config_text,
+    read_file,
+)
 from nodeagent.daemon.turn.agent import Agent
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.edge.files import state_files
@@ -21,6 +29,8 @@ from nodeagent.edge.files.state_files import Sync
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import config_fields, config_text
 
+_STATE_DIRECTORY = re.compile(rb"""^stateDirectory:[ \t]*["']?(/[!-~]+?)["']?[ \t]*(?:#.*)?\r?$""", re.MULTILINE)
+"""The state directory in a file that isn't valid YAML."""
 _HEADER = "# last valid configuration of {}\n"
 
 
@@ -109,10 +119,12 @@ class ConfigFile:
     def _find_state_directory(self) -> str:
         from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - only after an error
 
-        config = None
-        with suppress(StartError):
-            config, _ = judge_config(read_config_text(self.path), self.path)
-        return (config or Config()).state_directory
+        config, content = None, b""
+        with suppress(state_files.StateFileError):
+            content = state_files.read(self.path, max_bytes=MAX_CONFIG_BYTES, follow_symlinks=True) or b""
+            config, _ = judge_config(content, self.path) if A_FIELD.search(content) else (None, ())
+        written = _STATE_DIRECTORY.search(content) if config is None else None
+        return (config or Config()).state_directory if written is None else written[1].decode()
 
     def _refuse(self, err: NodeAgentError) -> None:
         first, *more = err.message.splitlines()

@@ -1,5 +1,6 @@
 """File names and exit status of a start, and the reading of the configuration file."""
 
+import re
 from collections.abc import Callable
 
 from nodeagent.edge.files import state_files
@@ -24,6 +25,8 @@ class StartError(NodeAgentError):
     """The agent can't start until a person changes something."""
 
 
+A_FIELD = re.compile(rb"^[^\S\n]*(?!#|---|\.\.\.)\S", re.MULTILINE)
+"""Matches a line of a configuration with a field, that is, no comment and no document mark."""
 NAME_ANOTHER = ", or name another file with --config"
 ABSENT_HINT = f"copy examples/config.yaml there (`nodeagent --help` says where it is){NAME_ANOTHER}"
 
@@ -38,7 +41,7 @@ def read_config_text(
     """Read the text of the configuration. `read` returns the content of a file of at most a given size, or None if the file doesn't exist.
 
     Raises:
-        StartError: the file is missing or can't be read.
+        StartError: the file is missing, can't be read, or has no field. A crash or a full disk may leave an empty file.
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)
@@ -46,6 +49,11 @@ def read_config_text(
         raise StartError(err.message, hint=err.hint) from err
     if content is None:
         raise StartError(f"no configuration at {path}", hint=absent_hint)
+    if A_FIELD.search(content) is None:
+        raise StartError(
+            f"{path} is empty",
+            hint="kubelet refuses an empty configuration, too; set a field, such as `cpuManagerPolicy: none` for kubelet's defaults",
+        )
     return content
 
 
