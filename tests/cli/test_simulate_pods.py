@@ -114,6 +114,28 @@ def test_pods_of_a_cluster_that_have_ended_take_no_cpus(run: RunCommand, form: s
         assert [(one["name"], one["decision"]) for one in json.loads(out)["pods"]] == [("live", "admitted")]
 
 
+@pytest.mark.parametrize("order", [("web", "job", "pod"), ("pod", "web", "job"), ("job", "pod", "web")])
+@pytest.mark.parametrize("in_one_file", [True, False])
+def test_a_pod_with_the_name_of_workloads_replaces_none_of_their_pods(
+    run: RunCommand, order: tuple[str, ...], in_one_file: bool
+) -> None:
+    template = pod("web", container("app", "2", "1Gi"))["spec"]
+    documents = {
+        "web": {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"template": {"spec": template}}},
+        "job": {"kind": "Job", "metadata": {"name": "web"}, "spec": {"template": {"spec": template}}},
+        "pod": pod("web", container("app", "4", "1Gi")),
+    }
+    chosen = [documents[each] for each in order]
+    files = [chosen] if in_one_file else [[each] for each in chosen]
+    words = [word for number, each in enumerate(files) for word in ("-f", manifest(f"{number}.yaml", *each))]
+    document = json.loads(run("simulate", *words, *ON, *UNDER, "-o", "json")[1])
+    assert (document["summary"]["replaced"], document["summary"]["admitted"]) == (0, 3)
+    assert document["summary"]["freeCpus"] == 6, "of 14"
+    assert sorted(one["name"] for one in document["pods"]) == ["web", "web-2", "web-3"]
+    (real,) = (one for one in document["pods"] if one["name"] == "web")
+    assert len(CpuSet.parse(real["containers"][0]["cpus"])) == 4
+
+
 ASKING_FOR_NONE = """kind: Deployment
 metadata: {name: web}
 spec: {replicas: 0, template: {spec: {nodeName: node-7, containers: [{name: app, resources: {limits: {cpu: 2, memory: 1Gi}}}]}}}

@@ -59,17 +59,17 @@ def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
 
 def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     """Read manifests for trial decisions, and report ignored parts on stderr; see `read_pod_files`. A workload, such as a Deployment,
-    counts as one pod, namely its template.
+    counts as one pod, namely its template. If the pod's name is that of a Pod or of an earlier workload, the pod gets a number.
     """
     files = _read_files(paths, _parse_workloads)
-    names: set[str] = set()
+    # Several workloads may have the same name, a workload may have several templates, and a Pod may have a workload's name.
+    names = {found.pod.full_name for file in files for found in file.pods if not found.workload}
     unique = []
     for file in files:
         pods = []
         for found in file.pods:
             pod, count = found.pod, 1
             while found.workload and pod.full_name in names:
-                # Several workloads may have the same name, and a workload may have several templates.
                 count += 1
                 pod = replace(found.pod, name=f"{found.pod.name}-{count}", uid="")
             names.add(pod.full_name)
