@@ -7,6 +7,7 @@ is understood, even if Kubernetes doesn't define it.
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, TreeNode
 
@@ -32,6 +33,8 @@ class _Owner(Struct, frozen=True):
     name: str = ""
     namespace: str = ""
     count: int = 1
+    is_foreign: bool = False
+    """Whether another project than Kubernetes defines the kind. Its containers may have no names, as in a Service of Knative."""
 
 
 def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
@@ -59,17 +62,21 @@ def _find_below(node: TreeNode, path: str, owner: _Owner) -> Iterator[Template]:
     name = _find_name(metadata)
     if isinstance(spec, MapNode) and isinstance(spec.get("containers"), ListNode):
         named = _with_metadata(node, metadata, name or owner.name or "pod", owner.namespace)
+        if owner.is_foreign:
+            named = _with_entry(named, "spec", _name_containers(spec))
         count = "" if owner.count == 1 else f" ({owner.count} pods)" if owner.count else " (asks for no pod)"
         yield Template(named, path, f"{owner.kind or 'template'} {owner.name or name}{count}")
         return
     kind = _find_text(node, "kind") or owner.kind
     namespace = _find_text(metadata, "namespace") or owner.namespace
+    version = _find_text(node, "apiVersion")
+    is_foreign = "." in version.partition("/")[0] if version else owner.is_foreign
     # no controller makes pods of a PodTemplate
-    owner = _Owner(kind, name or owner.name, namespace, 0 if kind == "PodTemplate" else owner.count)
+    owner = _Owner(kind, name or owner.name, namespace, 0 if kind == "PodTemplate" else owner.count, is_foreign)
     for key in _COUNTS:
         given = node.get(key)
         if isinstance(given, Scalar) and type(given.value) is int:
-            owner = _Owner(owner.kind, owner.name, owner.namespace, given.value)
+            owner = replace(owner, count=given.value)
     for entry in node:
         yield from _find_below(entry.value, f"{path}.{entry.key}".lstrip("."), owner)
 
@@ -79,8 +86,25 @@ def _with_metadata(node: MapNode, metadata: TreeNode | None, name: str, namespac
     for key, text in (("name", name), ("namespace", namespace)):
         if text:
             given.setdefault(key, MapEntry(key, Scalar(text, node.line), node.line))
+    return _with_entry(node, "metadata", MapNode(tuple(given.values()), node.line))
+
+
+def _name_containers(spec: MapNode) -> MapNode:
+    """Number the containers that have no name."""
+    containers = spec.get("containers")
+    assert isinstance(containers, ListNode)
+    named = tuple(
+        _with_entry(one, "name", Scalar(f"container-{number}", one.line))
+        if isinstance(one, MapNode) and one.get("name") is None
+        else one
+        for number, one in enumerate(containers.items, start=1)
+    )
+    return _with_entry(spec, "containers", ListNode(named, containers.line))
+
+
+def _with_entry(node: MapNode, key: str, value: TreeNode) -> MapNode:
     entries = {entry.key: entry for entry in node}
-    entries["metadata"] = MapEntry("metadata", MapNode(tuple(given.values()), node.line), node.line)
+    entries[key] = MapEntry(key, value, entries[key].line if key in entries else node.line)
     return MapNode(tuple(entries.values()), node.line)
 
 

@@ -114,6 +114,23 @@ spec:
     ]
 
 
+NAMELESS = "{image: nginx, resources: {limits: {cpu: 2, memory: 1Gi}}}"
+
+
+def test_only_another_projects_containers_need_no_names() -> None:
+    text = f"kind: KIND\n{NAMED}\nspec: {{template: {{spec: {{containers: [{NAMELESS}, {CONTAINER}, {NAMELESS}]}}}}}}"
+    service = text.replace("KIND", "Service\napiVersion: serving.knative.dev/v1")
+    (found,) = parse_workloads(service.encode(), "f")
+    assert isinstance(found, ManifestPod), found
+    assert [one.name for one in found.pod.containers] == ["container-1", "app", "container-3"]
+    assert found.workload == "Service web"
+    (refused,) = parse_workloads(text.replace("KIND", "Deployment\napiVersion: apps/v1").encode(), "f")
+    assert isinstance(refused, RefusedPod)
+    assert {one.field for one in refused.findings} == {
+        f"spec.template.spec.containers[{number}].name" for number in (0, 2)
+    }
+
+
 def test_a_pod_without_a_name_has_the_one_that_is_generated() -> None:
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {{generateName: web-}}\nspec: {{containers: [{CONTAINER}]}}"
     (found,) = parse_workloads(text.encode(), "f")
