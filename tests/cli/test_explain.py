@@ -203,6 +203,18 @@ def test_it_says_that_not_everything_was_tried(run: RunCommand, monkeypatch: pyt
     assert "no single change" not in out
 
 
+def test_it_says_which_smaller_requests_were_tried(run: RunCommand) -> None:
+    Path("config.yaml").write_text("cpuManagerPolicy: static\nreservedSystemCPUs: 0-2\n" + CONFIG.splitlines()[1])
+    node = ("--topology", "1s.2c.2t,memory=8Gi", "--config", "config.yaml", "-o", "json")
+    name = manifest("p.yaml", pod("p", container("c", "2", "1Gi")))
+    status, out, _ = run("explain", "-f", name, *node)
+    (document,) = json.loads(out)["pods"]
+    assert (status, document["allTried"], document["remedies"]) == (4, True, [])
+    assert run("explain", "-f", manifest("half.yaml", pod("p", container("c", "500m", "1Gi"))), *node)[0] == 0
+    told = " ".join(run("explain", "-f", name, *node[:-2])[1].split())
+    assert "neither a smaller request (for exclusive CPUs, a smaller whole number of them), nor another rule" in told
+
+
 def test_every_container_that_asks_for_parts_of_cores_is_named_with_its_own_amounts(run: RunCommand) -> None:
     Path("config.yaml").write_text(CONFIG.replace("single-numa-node", "none"))
     _, (document,) = explained(run, pod("odd", container("a", "3", "1Gi"), container("b", "5", "1Gi")))

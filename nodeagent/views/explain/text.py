@@ -137,7 +137,8 @@ def _format_pod(pod: Document, config: Document, width: int) -> Iterator[str]:
             other = "there may be others, or smaller ones" if pod["remedies"] else "another change may admit it"
             yield from break_text(f"{_INDENT}not everything was tried, to save time: {other}", width)
         elif not pod["remedies"]:
-            none = "no single change: neither a smaller request, nor another rule, nor the end of another pod"
+            smaller = "a smaller request (for exclusive CPUs, a smaller whole number of them)"
+            none = f"no single change: neither {smaller}, nor another rule, nor the end of another pod"
             yield from break_text(f"{_INDENT}{none}", width)
     if pod["steps"]:
         yield ""
