@@ -34,6 +34,8 @@ class WhyShared(enum.StrEnum):
     NO_CPU_REQUEST = "it requests no CPU"
     NO_CPU_LIMIT = "it has no CPU limit; for exclusive CPUs, the limit must equal the request"
     NO_MEMORY_LIMIT = "it has no memory limit; for exclusive CPUs, the limit must equal the request"
+    CPU_LIMIT_0 = "its CPU limit is 0, which counts as none; for exclusive CPUs, the limit must equal the request"
+    MEMORY_LIMIT_0 = "its memory limit is 0, which counts as none; for exclusive CPUs, the limit must equal the request"
     LIMIT_DIFFERS = "its CPU or memory limit differs from its request"
     NOT_GUARANTEED = "its pod is not Guaranteed"
     FRACTIONAL = "its CPU request is not a whole number"
@@ -204,9 +206,15 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
     """Return the reason why a container's limits don't count as equal to its requests."""
-    for name, why in ((CPU, WhyShared.NO_CPU_LIMIT), (MEMORY, WhyShared.NO_MEMORY_LIMIT)):
-        if not (resources.limits.get(name) or Quantity(0)).nano:
-            return why
+    for name, without, with_zero in (
+        (CPU, WhyShared.NO_CPU_LIMIT, WhyShared.CPU_LIMIT_0),
+        (MEMORY, WhyShared.NO_MEMORY_LIMIT, WhyShared.MEMORY_LIMIT_0),
+    ):
+        limit = resources.limits.get(name)
+        if limit is None:
+            return without
+        if not limit.nano:
+            return with_zero
     return WhyShared.LIMIT_DIFFERS
 
 

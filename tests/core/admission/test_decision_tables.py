@@ -807,6 +807,8 @@ def test_the_words_for_sharing() -> None:
         "it requests no CPU",
         "it has no CPU limit; for exclusive CPUs, the limit must equal the request",
         "it has no memory limit; for exclusive CPUs, the limit must equal the request",
+        "its CPU limit is 0, which counts as none; for exclusive CPUs, the limit must equal the request",
+        "its memory limit is 0, which counts as none; for exclusive CPUs, the limit must equal the request",
         "its CPU or memory limit differs from its request",
         "its pod is not Guaranteed",
         "its CPU request is not a whole number",

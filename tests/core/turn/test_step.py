@@ -692,6 +692,16 @@ def test_coming_and_going_leaves_nothing_behind() -> None:
             WhyShared.NO_MEMORY_LIMIT,
             id="no memory limit",
         ),
+        *(
+            pytest.param(
+                app(
+                    resources=ResourceRequirements(amounts("2"), Resources.of(dict(amounts("2")) | {name: Quantity(0)}))
+                ),
+                why,
+                id=f"{name} limit 0",
+            )
+            for name, why in (("cpu", WhyShared.CPU_LIMIT_0), ("memory", WhyShared.MEMORY_LIMIT_0))
+        ),
     ],
 )
 def test_the_admission_says_why_a_container_is_not_exclusive(container: Container, why: WhyShared | None) -> None:
