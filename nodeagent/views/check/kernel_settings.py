@@ -160,12 +160,19 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
     if text is None:
         return
     rows = [line.split() for line in text.splitlines()[1:]]
-    used = sum(int(row[3]) for row in rows if len(row) > 3 and row[3].isdigit())
+    used = {row[0]: int(row[3]) for row in rows if len(row) > 3 and row[3].isdigit() and int(row[3])}
     if not used:
         said = "no swap is in use" if rows else "there is no swap"
         yield CheckResult("swap", Level.OK, said)
         return
-    why = f"{used >> 10} MiB of swap are in use: a page that comes back from a disk takes milliseconds"
+    total_kib = sum(used.values())
+    amount = f"{total_kib >> 10} MiB" if total_kib >= 2**10 else f"{total_kib} KiB"
+    cost = (
+        "a page that comes back from zram is decompressed first"
+        if all(name.startswith("/dev/zram") for name in used)
+        else "a page that comes back from a disk takes milliseconds"
+    )
+    why = f"{amount} of swap are in use: {cost}"
     fix = "sudo swapoff -a # needs as much free memory; undo: sudo swapon -a"
     yield CheckResult("swap", _level(facts, (Level.NOTE, Level.WARNING)), why, fix)
 
