@@ -203,6 +203,13 @@ def test_it_says_that_not_everything_was_tried(run: RunCommand, monkeypatch: pyt
     assert "no single change" not in out
 
 
+@pytest.mark.parametrize("checked", ["true", "false"])
+def test_what_is_missing_of_much_memory_is_rounded(run: RunCommand, checked: str) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("checkAllocatable: false", f"checkAllocatable: {checked}"))
+    _, (document,) = explained(run, pod("big", container("app", "2", "2796518349Ki")))
+    assert [line.rpartition(": ")[2] for line in document["why"] if line.endswith(" short")][:1] == ["2.6Ti short"]
+
+
 def test_it_says_which_smaller_requests_were_tried(run: RunCommand) -> None:
     Path("config.yaml").write_text("cpuManagerPolicy: static\nreservedSystemCPUs: 0-2\n" + CONFIG.splitlines()[1])
     node = ("--topology", "1s.2c.2t,memory=8Gi", "--config", "config.yaml", "-o", "json")

@@ -1,6 +1,6 @@
 """Sentences about a refusal: the resources missing on each NUMA node, and the remedies. text.py lays them out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from nodeagent.views.explain.resources.by_resource import (
     list_demands,
 )
 from nodeagent.views.explain.resources.memory import explain_unread
-from nodeagent.views.wording.words import format_bytes, format_count, format_requested_bytes
+from nodeagent.views.wording.words import format_bytes, format_count, format_missing_bytes, format_requested_bytes
 
 _MOST_ENDED = 8
 """Maximum number of pods named as those that would have to end."""
@@ -83,7 +83,7 @@ def _explain_capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     yield (
         f"the pod requests {_format_amount(short.resource, short.requested)} {short.resource}; "
         f"of {_format_amount(short.resource, short.capacity)} for pods, {_format_amount(short.resource, left)} left: "
-        f"{_format_amount(short.resource, missing)} short"
+        f"{_format_amount(short.resource, missing, format_missing_bytes)} short"
     )
     if before.pods:
         verb = "requests" if len(before.pods) == 1 else "request"
@@ -91,11 +91,11 @@ def _explain_capacity(before: WhatIf, short: Insufficient) -> Iterator[str]:
     yield "this is checked for the whole node (checkAllocatable), before single CPUs and NUMA nodes"
 
 
-def _format_amount(resource: str, amount: int) -> str:
+def _format_amount(resource: str, amount: int, as_bytes: Callable[[int], str] = format_bytes) -> str:
     if is_device(resource):
         return str(amount)
     if resource != CPU:
-        return format_bytes(amount) if amount else "0"
+        return as_bytes(amount) if amount else "0"
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 
 

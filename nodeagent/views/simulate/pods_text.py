@@ -14,7 +14,7 @@ from nodeagent.views.explain.text import (
 )
 from nodeagent.views.holdings.claims import format_claim
 from nodeagent.views.wording.columns import break_text, format_table
-from nodeagent.views.wording.words import format_count, format_readable_bytes
+from nodeagent.views.wording.words import format_count, format_readable_share
 
 Document = Mapping[str, Any]
 WIDTH = 80
@@ -214,12 +214,7 @@ def format_remaining(document: Document, width: int) -> Iterator[str]:
                 str(node["wholeCores"]),
                 f"{count_cpus(node['splitCpus'])} ({node['fragmentationPercent']}%)",
                 *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
-                *(
-                    f"{format_readable_bytes(a['free'])} of {format_readable_bytes(a['allocatable'])}"
-                    if a["allocatable"]
-                    else "none"
-                    for a in amounts
-                ),
+                *(format_readable_share(a["free"], a["allocatable"]) if a["allocatable"] else "none" for a in amounts),
             ]
         )
     yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"

@@ -10,6 +10,8 @@ from nodeagent.core.model.quantity import Quantity
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
 """Maximum number of locations listed one by one. Further locations are only counted."""
+_MAX_EXACT = len("99999Mi")
+"""Limit on the length of an exact difference. A longer one is rounded."""
 _KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _DECIMAL_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"))
@@ -178,6 +180,28 @@ def format_readable_bytes(amount: int) -> str:
         return format_bytes(amount)
     size, unit = next(one for one in _UNITS if amount >= one[0])
     tenths = amount * 10 // size
+    return f"{tenths // 10}.{tenths % 10}{unit}"
+
+
+def format_readable_share(part: int, whole: int) -> str:
+    """Format an amount of bytes and the total with the same unit: exactly if both are whole MiB, otherwise rounded down to a tenth."""
+    amounts = (part, whole)
+    if any(amount % 2**20 for amount in amounts):
+        size, unit = next((one for one in _UNITS if (part or whole) >= one[0]), _UNITS[-1])
+    else:
+        size, unit = next(one for one in _UNITS if not any(amount % one[0] for amount in amounts))
+    numbers = (f"{amount // size}" + (f".{amount * 10 // size % 10}" if amount % size else "") for amount in amounts)
+    first, total = (f"{number}{unit}" for number in numbers)
+    return f"{first if part else 0} of {total}"
+
+
+def format_missing_bytes(amount: int) -> str:
+    """Format a missing amount of bytes: exactly if that takes few digits, otherwise rounded up to a tenth of its largest unit."""
+    exact = format_bytes(amount)
+    if len(exact) <= _MAX_EXACT:
+        return exact
+    size, unit = next(one for one in _UNITS if amount >= one[0])
+    tenths = -(-amount * 10 // size)
     return f"{tenths // 10}.{tenths % 10}{unit}"
 
 

@@ -135,6 +135,7 @@ def exact(text: str) -> Fraction:
 
 
 AMOUNT = r"(\d+(?:[KMGTPE]i|[MGTPE])?)"
+ROUNDED = rf"({AMOUNT[1:-1]}|\d+\.\d[KMGTPE]i)"
 COUNT = r"(\d+) CPUs?"
 Check = Callable[[Refusal, re.Match[str]], bool]
 
@@ -182,7 +183,7 @@ SENTENCES: list[tuple[str, Check]] = [
     ),
     (rf"NUMA (\d+): {AMOUNT} of memory free(.*)", lambda it, m: it.memory_free(int(m[1])) == size(m[2])),
     (
-        rf"{AMOUNT} of memory can still be allocated in total: {AMOUNT} short",
+        rf"{AMOUNT} of memory can still be allocated in total: {ROUNDED} short",
         lambda it, m: size(m[2]) > 0 and size(m[1]) == sum(it.memory_free(n.id) for n in memory_accounts(it.promises)),
     ),
     (r"no (\d+) NUMA nodes together have more than (.*) free: (.+) short", lambda _, m: int(m[1]) > 1),
@@ -209,7 +210,7 @@ SENTENCES: list[tuple[str, Check]] = [
     (r"no set of NUMA nodes suits all resources: (.*)", lambda _, m: "cpu would be on" in m[1] and "memory" in m[1]),
     (
         r"the pod requests (\S+) (cpu|memory); of (\S+) for pods, (\S+) left: (\S+) short",
-        lambda _, m: exact(m[5]) == exact(m[1]) - exact(m[4]) > 0,
+        lambda _, m: 0 < (missing := exact(m[1]) - exact(m[4])) <= exact(m[5]) <= missing * (1 if "." not in m[5] else Fraction(11, 10)),
     ),
     (r"the (\d+) pods? on the node requests? (\S+) of it", lambda it, m: int(m[1]) == len(it.before.pods)),
     (r"this is checked for the whole node \(checkAllocatable\), before single CPUs and NUMA nodes", lambda *_: True),

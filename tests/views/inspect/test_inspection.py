@@ -39,9 +39,11 @@ from nodeagent.views.wording.words import (
     format_age,
     format_bytes,
     format_exit,
+    format_missing_bytes,
     format_places,
     format_quota,
     format_readable_bytes,
+    format_readable_share,
     format_requested_bytes,
     format_state,
 )
@@ -759,6 +761,36 @@ def test_an_amount_with_a_part_of_a_byte_has_the_unit_that_people_write(amount: 
 )
 def test_an_amount_that_the_kernel_counts_is_rounded_down_in_tables(amount: int, text: str) -> None:
     assert format_readable_bytes(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (64_412 * 2**20, 63 * 2**30, "64412Mi of 64512Mi"),
+        (6 * 2**30, 8 * 2**30, "6Gi of 8Gi"),
+        (0, 2**30, "0 of 1Gi"),
+        (2**30, 16_318_840 * 2**10, "1Gi of 15.5Gi"),
+        (100 * 2**20, 16_318_840 * 2**10, "100Mi of 15936.3Mi"),
+        (0, 2**30 - 1, "0 of 1023.9Mi"),
+    ],
+)
+def test_what_is_free_of_an_amount_has_the_same_unit_as_the_amount(part: int, whole: int, text: str) -> None:
+    assert format_readable_share(part, whole) == text
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        (2_796_518_348 * 2**10, "2.7Ti"),
+        (1124 * 2**20, "1124Mi"),
+        (4 * 2**10, "4Ki"),
+        (1, "1"),
+        (123_456 * 2**20, "120.6Gi"),
+        (10**18 + 1, "888.2Pi"),
+    ],
+)
+def test_a_missing_amount_of_many_digits_is_rounded_up(missing: int, text: str) -> None:
+    assert format_missing_bytes(missing) == text
 
 
 def test_sizes_of_huge_pages_that_no_node_has_are_no_column() -> None:

@@ -22,7 +22,7 @@ from nodeagent.views.explain.lacking import (
     describe_total_shortages,
     format_other_nodes,
 )
-from nodeagent.views.wording.words import format_bytes, format_requested_bytes
+from nodeagent.views.wording.words import format_bytes, format_missing_bytes, format_requested_bytes
 
 
 class MemoryDemand(Struct, frozen=True):
@@ -39,7 +39,7 @@ class MemoryDemand(Struct, frozen=True):
         return self.format_amount(amount)
 
     def format_missing(self, amount: int) -> str:
-        return f"{format_bytes(amount)} short"
+        return f"{format_missing_bytes(amount)} short"
 
     def free_on(self, node: NodeHeadroom) -> int:
         return node.of(MemoryHeadroom).free_of(self.name)
