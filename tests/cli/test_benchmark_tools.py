@@ -10,6 +10,7 @@ from typing import Any
 
 import pyperf
 import pytest
+import yaml
 
 from integration.contrib import CONTRIB
 from nodeagent.formats.wire.exchange import Peer
@@ -22,8 +23,8 @@ CERTIFIED = str(CONTRIB / "benchmark/certified")
 class Runs:
     """A directory with runs of a job on CPU 0, which all other programs share."""
 
-    def __init__(self, directory: Path, socket: str, programs: str) -> None:
-        self.directory, self.socket, self.programs = directory, socket, programs
+    def __init__(self, directory: Path, socket: str, programs: str, log: Path) -> None:
+        self.directory, self.socket, self.programs, self.log = directory, socket, programs, log
         self.results = directory / "results.json"
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -58,12 +59,14 @@ class Runs:
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[Runs]:
     (tmp_path / "cpu.stat").write_text("usage_usec 10\n")
+    log = tmp_path / "log"
 
     def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        log.write_text("admitted\n")
         return {**admit_job(arguments, peer), "cgroup": str(tmp_path), "numaNodes": "0", "configurationHash": "abc"}
 
     with answer_jobs(answer) as socket:
-        yield Runs(tmp_path, socket, str(Path(install_command(tmp_path / "prefix")).parent))
+        yield Runs(tmp_path, socket, str(Path(install_command(tmp_path / "prefix")).parent), log)
 
 
 def test_pyperf_has_it_in_its_metadata(runs: Runs) -> None:
@@ -107,3 +110,24 @@ def test_a_failed_command_keeps_its_status_and_old_results_get_no_verdict(runs: 
 def test_what_cannot_be_is_refused_before_anything_runs(runs: Runs) -> None:
     assert runs.refused("results.json", "--cpus", "1") == (64, "usage")
     assert runs.refused("results.json", "--repeat", "3", "--", "true") == (64, "certified")
+
+
+def test_the_clock_of_rebench_starts_when_the_job_has_its_cpus(runs: Runs) -> None:
+    conf = yaml.safe_load((CONTRIB / "benchmark/rebench.conf").read_text())
+    suite, executor = conf["benchmark_suites"]["loops"], conf["executors"]["exclusive"]
+    (benchmark,) = suite["benchmarks"]
+    command = f"{executor['executable']} {suite['command']}" % {
+        "benchmark": benchmark["sum"]["command"],
+        "invocation": 1,
+    }
+    if suite["gauge_adapter"] == "Time":  # which puts the clock before the whole command
+        command = f"/usr/bin/time -p {command}"
+    clock = runs.directory / "clock"
+    clock.write_text(f'#!/bin/sh\necho clock "$@" >>{runs.log}\n')
+    clock.chmod(0o755)
+    command = command.replace("/usr/bin/time", str(clock)).replace(
+        "nodeagent job", f"nodeagent job --socket {runs.socket}"
+    )
+    environment = {**os.environ, "PATH": f"{runs.programs}:{os.environ['PATH']}"}
+    subprocess.run(command, shell=True, cwd=runs.directory, env=environment, check=False)
+    assert runs.log.read_text() == "admitted\nclock -p python3 -c sum(range(10_000_000))\n"
