@@ -1,4 +1,4 @@
-"""No text that somebody chose makes a terminal act: what can't be printed is escaped, in columns, in errors, and at last on stdout."""
+"""No text that somebody chose makes a terminal act: what can't be printed is escaped, in columns, in errors, on stdout and on stderr."""
 
 import sys
 from threading import Thread
@@ -6,7 +6,8 @@ from threading import Thread
 import pytest
 
 from nodeagent.cli.main import main
-from nodeagent.cli.support.printable_output import escape_output, find_raw_output, write_coloured
+from nodeagent.cli.support.printable_output import escape_output, find_raw_errors, find_raw_output, write_coloured
+from nodeagent.cli.support.standard_streams import write_error
 from nodeagent.errors import NodeAgentError
 from nodeagent.views.wording.columns import break_text, format_table
 
@@ -21,6 +22,15 @@ def test_what_is_printed_is_escaped_but_for_lines_and_tabs(capsys: pytest.Captur
     sys.stdout.write("\x1b[m as before\n")
     reported = "\\x1b[1m\nplain\n\\x1b[31mred\\x1b[0m\n\x1b[m as before\n"
     assert capsys.readouterr().out == f"name\t{ESCAPED} é µs ▁\n{reported}"
+
+
+def test_what_is_said_on_stderr_is_escaped_by_whichever_way_it_gets_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with escape_output():
+        write_error(f"one\ttwo {HOSTILE}\n")
+        sys.stderr.writelines([HOSTILE, "\n"])
+        find_raw_errors().write("\x1b[A")
+    find_raw_errors().write("\x1b[m as before\n")
+    assert capsys.readouterr().err == f"one\ttwo {ESCAPED}\n{ESCAPED}\n\x1b[A\x1b[m as before\n"
 
 
 def test_the_answer_is_what_the_commands_own_thread_writes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
-"""Filter for all output of commands. The filter escapes control characters, for instance in names, because terminals would act on them.
+"""Filter for all output and errors of commands. The filter escapes control characters, for instance in names, because terminals would act
+on them.
 
-Commands that draw on a terminal call `find_raw_output` or `write_coloured`.
+Commands that draw on a terminal call `find_raw_output`, `find_raw_errors` or `write_coloured`.
 """
 
 import re
@@ -18,18 +19,12 @@ _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
 
 
 class _PrintableOutput:
-    """Stream that escapes all unprintable characters except newlines and tabs.
-
-    Only the command's own thread writes to stdout. Output of other threads is written to stderr, because CPU plugins may print.
-    """
+    """Stream that escapes all unprintable characters except newlines and tabs."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._thread = get_ident()
 
     def write(self, text: str) -> int:
-        if get_ident() != self._thread:
-            return sys.stderr.write(_escaped(text, _LAYOUT))
         if text.replace("\n", "").isprintable():
             return self.stream.write(text)
         return self.stream.write(_escaped(text, _LAYOUT))
@@ -45,24 +40,40 @@ class _PrintableOutput:
         return getattr(self.stream, name)
 
 
+class _AnswerOutput(_PrintableOutput):
+    """Stdout of the command's own thread. Output of other threads is written to stderr, because CPU plugins may print."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._thread = get_ident()
+
+    def write(self, text: str) -> int:
+        return super().write(text) if get_ident() == self._thread else sys.stderr.write(text)
+
+
 def _escaped(text: str, kept: re.Pattern[str]) -> str:
     return "".join(part if i % 2 else printable(part) for i, part in enumerate(kept.split(text)))
 
 
 @contextmanager
 def escape_output() -> Iterator[None]:
-    """Make stdout escape unprintable characters while the block runs."""
-    stream = sys.stdout
-    sys.stdout = cast("TextIO", _PrintableOutput(stream))
+    """Make stdout and stderr escape unprintable characters while the block runs."""
+    output, errors = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast("TextIO", _AnswerOutput(output)), cast("TextIO", _PrintableOutput(errors))
     try:
         yield
     finally:
-        sys.stdout = stream
+        sys.stdout, sys.stderr = output, errors
 
 
 def find_raw_output() -> TextIO:
     """Return the unfiltered stdout, for moving the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
+
+
+def find_raw_errors() -> TextIO:
+    """Return the unfiltered stderr, for drawing a progress bar."""
+    return sys.stderr.stream if isinstance(sys.stderr, _PrintableOutput) else sys.stderr
 
 
 def write_coloured(text: str) -> None:

@@ -6,6 +6,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from nodeagent.cli.support.printable_output import find_raw_errors
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -85,5 +87,5 @@ class Progress:
                 dynamic_ncols=is_sized,
                 ncols=None if is_sized else _COLUMNS,
                 nrows=None if is_sized else _LINES,
-                file=sys.stderr,
+                file=find_raw_errors(),
             )

@@ -123,7 +123,7 @@ def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.en
         logger = _JournalLogger(stream, journal)
         processors.append(_journal_fields)
     elif stream.isatty():
-        processors.append(structlog.dev.ConsoleRenderer())
+        processors.append(structlog.dev.ConsoleRenderer(colors=False))  # stderr escapes colours, too
     else:
         processors.append(_AS_JSON)
     log: Log = structlog.wrap_logger(
