@@ -200,6 +200,23 @@ def test_interrupts_of_an_idle_sibling_hide_no_task_that_ran_there(tree: RunTree
     assert found["disturbances"][0]["name"] == "sibling"
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [((0.08, 0.08), "clean"), ((0.16, 0.0), "disturbed")])
+def test_the_busiest_sibling_decides_however_many_there_are(
+    tree: RunTree, seconds: tuple[float, float], verdict: str
+) -> None:
+    def run() -> None:
+        tree.run(10)
+        tree.ran[6], tree.ran[7] = seconds
+        tree.others = OtherTasks([], is_complete=True, counted_us=10_000_000)
+
+    found = tree.report(run)
+    assert (found["verdict"], found["siblings"]["busyMicroseconds"]) == (verdict, 160_000)
+    most = round(max(seconds) * 100)
+    assert {one["name"]: one["value"] for one in found["measures"]}["sibling"] == most
+    timeline = found["timeline"][0]["measures"]
+    assert {one["name"]: one["value"] for one in timeline}["sibling"] == most - 2, "minus the counters' error"
+
+
 def test_what_was_quiet_and_what_could_not_be_is_in_the_report(tree: RunTree) -> None:
     assert tree.report(tree.run)["quiet"] is None, "nobody asked"
     quiet = {

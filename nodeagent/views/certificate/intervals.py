@@ -67,17 +67,17 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
     return max(0, *found) if found else None
 
 
-def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> int | None:
-    """Return the time for which some CPUs were busy with tasks or interrupts. None means that it is unknown.
+def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> dict[int, int] | None:
+    """Return the time for which tasks or interrupts kept each of some CPUs busy, by CPU. None means that it is unknown.
 
     Run times don't include interrupts that arrive while a CPU is idle, so nothing is subtracted from the run times.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
-    by_idle_us = _find_busy_us_by_idle(first, last, cpus, 0, _NOT_BUSY)
+    by_idle_us = _find_not_idle_us(first, last, cpus, _NOT_BUSY)
     found = [] if by_idle_us is None else [by_idle_us]
     if was is not None and now is not None:
-        found.append(sum(now.get(cpu, 0) - was.get(cpu, 0) for cpu in cpus) // 1000)
-    return max(0, *found) if found else None
+        found.append({cpu: (now.get(cpu, 0) - was.get(cpu, 0)) // 1000 for cpu in cpus})
+    return {cpu: max(0, *(busy_us[cpu] for busy_us in found)) for cpu in cpus} if found else None
 
 
 def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
@@ -101,15 +101,20 @@ def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[
     return max(((us, cgroup) for cgroup, us in found.items()), key=itemgetter(0)) if "" in found else None
 
 
-def _find_busy_us_by_idle(
-    first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int, not_busy: tuple[str, ...] = _NOT_OF_TASKS
-) -> int | None:
+def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
+    busy_us = _find_not_idle_us(first, last, cpus, _NOT_OF_TASKS)
+    return None if busy_us is None else max(0, sum(busy_us.values()) - own_us)
+
+
+def _find_not_idle_us(
+    first: FileTexts, last: FileTexts, cpus: CpuSet, not_busy: tuple[str, ...]
+) -> dict[int, int] | None:
+    """Return the time outside of some columns of /proc/stat, minus its largest error, by CPU. None means that it is unknown."""
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
         return None
     elapsed_us = (last.at_ns - first.at_ns) // 1000 - 2 * TICK_US
-    busy_us = sum(max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in not_busy)) for cpu in cpus)
-    return max(0, busy_us - own_us)
+    return {cpu: max(0, elapsed_us - sum(times[cpu].get(name, 0) for name in not_busy)) for cpu in cpus}
 
 
 def measure_interval(
@@ -137,8 +142,8 @@ def measure_interval(
         others_us = _find_busy_us_by_idle(before, now, cpus, used["usage_usec"] - was["usage_usec"])
         rates |= {} if others_us is None else {"other-tasks": share(others_us, whole_us)}
     if siblings is not None:
-        busy_us = _find_busy_us_by_idle(before, now, siblings, 0, _NOT_BUSY)
-        rates |= {} if busy_us is None else {"sibling": share(busy_us, elapsed_us)}
+        busy_us = _find_not_idle_us(before, now, siblings, _NOT_BUSY)
+        rates |= {} if busy_us is None else {"sibling": share(max(busy_us.values(), default=0), elapsed_us)}
     if remote is not None and usage.memory_bytes is not None:
         rates["remote-memory"] = share(remote, sum(usage.memory_bytes.values()))
     if (throttled := find_throttled_us(before, now, cpus)) is not None:

@@ -128,7 +128,7 @@ def describe_run(seen: RunObservation) -> Document:
     throttled = find_throttled_us(seen.first, seen.last, cpus)
     measured = {
         "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
-        "sibling": None if sibling_us is None else MeasuredRate(share(sibling_us, elapsed_us), sibling_us),
+        "sibling": None if sibling_us is None else _judge_siblings(sibling_us, elapsed_us),
         "remote-memory": None
         if memory["remoteBytes"] is None
         else MeasuredRate(memory["remotePerMille"], memory["remoteBytes"]),
@@ -198,7 +198,10 @@ def describe_run(seen: RunObservation) -> Document:
             "complete": seen.others.is_complete,
             "tasks": seen.others.tasks,
         },
-        "siblings": {"cpus": None if siblings is None else str(siblings), "busyMicroseconds": sibling_us},
+        "siblings": {
+            "cpus": None if siblings is None else str(siblings),
+            "busyMicroseconds": None if sibling_us is None else sum(sibling_us.values()),
+        },
         "interrupts": interrupts,
         "softirqs": _describe_softirqs(seen, cpus, unknown),
         "interruptMicroseconds": None
@@ -230,6 +233,12 @@ def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cp
     if others_us is None:
         return None
     return MeasuredRate(share(others_us, elapsed_us * len(cpus)), others_us, movable[0]["name"] if movable else "")
+
+
+def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredRate:
+    """Judge the busiest sibling. Any number of siblings therefore has the same threshold, and idle siblings hide no busy one."""
+    most_us = max(sibling_us.values(), default=0)
+    return MeasuredRate(share(most_us, elapsed_us), most_us)
 
 
 def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
