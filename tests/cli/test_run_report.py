@@ -421,6 +421,11 @@ def test_runs_are_repeated_until_one_fails_and_each_has_its_report(tmp_path: Pat
     [
         (("--require-clean",), 64, "need --report FILE"),
         (("--report", "--require-clean"), 64, "need --report FILE"),
+        (
+            ("--report", "x", "--repeat", "10001"),
+            64,
+            "argument --repeat: '10001' is more than 10000: start several jobs",
+        ),
         (("--report", "x", "--until-clean", "2"), 64, "--until-clean needs --repeat"),
         (("--report", "/nonexistent/x"), 125, "no file can be made in /nonexistent"),
         (("--report", "/tmp"), 125, "it is a directory, link, device, FIFO or socket"),

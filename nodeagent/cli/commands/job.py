@@ -103,7 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import argparse
 
     from nodeagent.cli.support.named_files import named_path
-    from nodeagent.cli.support.numeric_arguments import LONGEST_SPAN_SECONDS, time_span, whole_number
+    from nodeagent.cli.support.numeric_arguments import (
+        LONGEST_SPAN_SECONDS,
+        MOST_REPETITIONS,
+        repetitions,
+        time_span,
+        whole_number,
+    )
     from nodeagent.core.model.quiet import DEFAULT_PROFILE
 
     parser.usage = """\
@@ -224,10 +230,10 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument(
         "--repeat",
-        type=whole_number,
+        type=repetitions,
         metavar="N",
-        help="run the command up to N times, as long as it succeeds; the reports of several runs are FILE with a number before the "
-        "suffix; needs --report FILE",
+        help=f"run the command up to N times (at most {MOST_REPETITIONS}), as long as it succeeds; the reports of several runs are "
+        "FILE with a number before the suffix; needs --report FILE",
     )
     parser.add_argument(
         "--until-clean", type=whole_number, metavar="N", help="stop once N runs were clean; needs --repeat"

@@ -22,6 +22,21 @@ def whole_number(text: str) -> int:
     return number
 
 
+MOST_REPETITIONS = 10_000
+
+
+def repetitions(text: str) -> int:
+    """Parse a number of runs.
+
+    Raises:
+        argparse.ArgumentTypeError: the text isn't a whole number from 1 to 10000.
+    """
+    number = whole_number(text)
+    if number > MOST_REPETITIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_REPETITIONS}: start several jobs")
+    return number
+
+
 def seconds(low: float, high: float) -> Callable[[str], float]:
     """Return a parser for numbers of seconds from `low` to `high`, which raises argparse.ArgumentTypeError for other texts."""
 
