@@ -16,6 +16,7 @@ from nodeagent.cli.main import main
 from nodeagent.cli.support.run_report import begin_others
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.certificate.comparison import describe_comparison, read_report
 from nodeagent.views.certificate.run_report import OtherTasks
 from nodeagent.views.certificate.words import summarise_run
 from nodeagent.views.job_report import JobLocation
@@ -250,7 +251,7 @@ def test_the_thresholds_of_the_configuration_decide_and_are_those_of_the_compari
     assert [one["threshold"] for one in found["measures"] if one["name"] == "sibling"] == [500]
     Path(paths[1]).write_text(json.dumps(found))
     assert main(["report", "compare", *paths]) == 0
-    assert "no difference was measured" in capsys.readouterr().out
+    assert "no difference in other-tasks, " in capsys.readouterr().out
 
 
 def test_steal_is_unknown_where_a_cpu_has_no_times(tree: RunTree) -> None:
@@ -596,7 +597,49 @@ def test_the_comparison_is_a_document_too(reports: Mapping[str, str], capsys: py
     (found,) = document["others"]
     assert [one["name"] for one in found["differences"]] == ["sibling", "remote-memory"]
     assert main(["report", "compare", reports["good"], reports["good"]]) == 0
-    assert "no difference was measured" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "no difference in other-tasks, sibling, " in said
+    assert "microcode" in said, "what both reports have was compared"
+    assert "no_turbo" not in said, "what none of them has was not"
+
+
+def compare(tmp_path: Path, good: Mapping[str, Any], bad: Mapping[str, Any]) -> dict[str, tuple[object, object]]:
+    """Return the properties that differ, with the good report's value and the other's."""
+    for name, document in (("good", good), ("bad", bad)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    read = [read_report((tmp_path / f"{name}.json").read_bytes(), name) for name in ("good", "bad")]
+    (found,) = describe_comparison(read[0], read[1:])["others"]
+    return {one["name"]: (one["good"], one["value"]) for one in found["facts"]}
+
+
+def test_a_slow_constant_frequency_and_quiet_settings_are_differences(tmp_path: Path) -> None:
+    good, bad = RunTree(tmp_path / "a"), RunTree(tmp_path / "b")
+    applied = {"idle latency of CPU 2": "5", "idle latency of CPU 3": "5"}
+    quiet = {"profile": "quiet", "process": {}, "applied": applied, "missing": {"boost": "read-only"}}
+    good.answer = {**good.answer, "quiet": quiet}
+    good.khz, good.limit_khz, bad.khz, bad.limit_khz = 3_500_000, 3_500_000, 1_200_000, 3_450_000
+    documents = [tree.report(lambda t=tree: t.run(5), lambda t=tree: t.run(5)) for tree in (good, bad)]
+    documents[1]["frequency"]["drivers"] = ["acpi-cpufreq"]
+    assert compare(tmp_path, *documents) == {
+        "frequency drivers": ("", "acpi-cpufreq"),
+        "lowest frequency in kHz": (3_500_000, 1_200_000),
+        "highest frequency in kHz": (3_500_000, 1_200_000),
+        "quiet profile": ("quiet", ""),
+        "quiet settings": ("idle latency: 5", ""),
+        "missing quiet settings": ("boost: read-only", ""),
+    }, "limits differ by less than 2 %"
+
+
+@pytest.mark.parametrize(("count", "differs"), [(29, True), (190, False), (250, True)])
+def test_faults_and_migrations_differ_if_there_are_many_times_more(
+    tree: RunTree, tmp_path: Path, count: int, *, differs: bool
+) -> None:
+    good = tree.report(tree.run)
+    bad = json.loads(json.dumps(good))
+    for document, times in ((good, 100), (bad, count)):
+        document["cgroup"]["majorPageFaults"] = document["mainThread"]["migrations"] = times
+    assert ("migrations a second" in compare(tmp_path, good, bad)) is differs
+    assert ("major page faults a second" in compare(tmp_path, good, bad)) is differs
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"kind": "Interference"}', '{"kind": "RunReport", "node": 1}'])

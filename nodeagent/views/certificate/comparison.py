@@ -2,6 +2,7 @@
 sorted by the result.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,6 +37,23 @@ _NODE_FACTS = (
     ("noTurbo", "no_turbo"),
     ("boost", "boost"),
 )
+_QUIET_FACTS = ("quiet profile", "quiet settings", "missing quiet settings")
+_FREQUENCY_FACTS = (
+    ("lowestKilohertz", "lowest frequency in kHz"),
+    ("highestKilohertz", "highest frequency in kHz"),
+    ("limitAtStartKilohertz", "frequency limit at the start in kHz"),
+    ("limitAtEndKilohertz", "frequency limit at the end in kHz"),
+)
+_FREQUENCIES = frozenset(title for _, title in _FREQUENCY_FACTS)
+_MOST_FREQUENCY_CHANGE = 0.02
+_RATE_FACTS = (
+    ("cgroup", "majorPageFaults", "major page faults a second"),
+    ("mainThread", "migrations", "migrations a second"),
+)
+_RATES = frozenset(title for *_, title in _RATE_FACTS)
+_LEAST_RATE_FACTOR, _LEAST_COUNT = 2, 10
+"""Rates differ by at least this factor, and by at least this number of occurrences, because a few occur in every run."""
+_OF_CPU = re.compile(r" of CPU \d+$")
 
 
 class ReadReport(Struct, frozen=True):
@@ -72,7 +90,15 @@ def read_report(text: bytes, name: str) -> ReadReport:
     facts["mitigations"] = "; ".join(
         f"{name}: {text}" for name, text in node.field("mitigations").by_name(JsonValue.text)
     )
-    facts["frequency governors"] = ", ".join(document.field("frequency").field("governors").each(JsonValue.text))
+    frequency = document.field("frequency")
+    facts["frequency governors"] = ", ".join(frequency.field("governors").each(JsonValue.text))
+    facts["frequency drivers"] = ", ".join(frequency.field("drivers").each(JsonValue.text))
+    facts |= {title: frequency.read_optional(field, JsonValue.whole, None) for field, title in _FREQUENCY_FACTS}
+    facts |= document.read_optional("quiet", _read_quiet, dict.fromkeys(_QUIET_FACTS, ""))
+    elapsed_us = document.field("microseconds").whole(1)
+    for part, field, title in _RATE_FACTS:
+        count = document.field(part).read_optional(field, JsonValue.whole, None)
+        facts[title] = None if count is None else round(count * 1_000_000 / elapsed_us)
     measures = document.field("measures").each(
         lambda one: (
             one.field("name").text(),
@@ -83,7 +109,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
     return ReadReport(
         name,
         document.field("verdict").text(),
-        document.field("microseconds").whole(1),
+        elapsed_us,
         document.field("exit").read_optional("status", JsonValue.whole, None),
         {name: found for name, found, _ in measures if name in THRESHOLDS},
         {name: most for name, _, most in measures if name in THRESHOLDS},
@@ -99,6 +125,19 @@ def read_report(text: bytes, name: str) -> ReadReport:
         ),
         facts,
     )
+
+
+def _read_quiet(quiet: JsonValue) -> dict[str, Any]:
+    """Read the quiet settings. The numbers of CPUs are left out, because the same settings on other CPUs aren't a difference."""
+
+    def join(field: str, value: str) -> str:
+        settings = quiet.field(field).each(
+            lambda one: f"{_OF_CPU.sub('', one.field('setting').text())}: {one.field(value).text()}"
+        )
+        return "; ".join(sorted(set(settings)))
+
+    profile = quiet.read_optional("profile", JsonValue.text, "")
+    return dict(zip(_QUIET_FACTS, (profile, join("applied", "value"), join("missing", "reason")), strict=True))
 
 
 def _read_fact(value: JsonValue) -> str | int:
@@ -119,7 +158,15 @@ def describe_comparison(good: ReadReport, bad: Iterable[ReadReport]) -> Document
                 "facts": [
                     {"name": name, "good": value, "value": one.facts[name]}
                     for name, value in good.facts.items()
-                    if value != one.facts[name]
+                    if not _is_same_fact(name, good, one)
+                ],
+                "same": [
+                    *(name for name in THRESHOLDS if _is_same_measure(name, good, one)),
+                    *(
+                        name
+                        for name, value in good.facts.items()
+                        if value is not None and _is_same_fact(name, good, one)
+                    ),
                 ],
             }
             for one in bad
@@ -135,6 +182,24 @@ def _describe_run(report: ReadReport) -> Document:
         "exitStatus": report.status,
         "unknown": [name for name in THRESHOLDS if report.measures.get(name, (None, None))[0] is None],
     }
+
+
+def _is_same_fact(name: str, good: ReadReport, bad: ReadReport) -> bool:
+    """Return whether a property is the same, except for the usual differences of frequencies and rates between runs."""
+    was, value = good.facts[name], bad.facts[name]
+    if was is None or value is None or name not in _FREQUENCIES | _RATES:
+        return bool(was == value)
+    low, high = sorted((was, value))
+    if name in _FREQUENCIES:
+        return bool(high - low <= _MOST_FREQUENCY_CHANGE * high)
+    count = (high - low) * min(good.elapsed_us, bad.elapsed_us) / 1_000_000
+    return bool(high < _LEAST_RATE_FACTOR * low or count < _LEAST_COUNT)
+
+
+def _is_same_measure(name: str, good: ReadReport, bad: ReadReport) -> bool:
+    (was, _), (value, _) = (one.measures.get(name, (None, None)) for one in (good, bad))
+    most = change_thresholds(good.thresholds)[name].most
+    return was is not None and value is not None and abs(value - was) <= most
 
 
 def _compare_measures(good: ReadReport, bad: ReadReport) -> list[Document]:
@@ -168,7 +233,7 @@ def render_comparison(document: Mapping[str, Any]) -> str:
             value, before = (format_fact(fact["name"], fact[key]) for key in ("value", "good"))
             lines.append(f"  other {fact['name']}" + (f": {value}; good: {before}" if value != before else ""))
         if not one["differences"] and not one["facts"]:
-            lines.append("  no difference was measured")
+            lines.append(f"  no difference in {', '.join(one['same'])} was measured")
         unknown = sorted({*good["unknown"], *one["unknown"]})
         if unknown:
             lines.append(f"  unknown in one of the reports: {', '.join(unknown)}")
