@@ -119,10 +119,10 @@ def flushing_output() -> Iterator[None]:
     try:
         try:
             yield
-        except NodeAgentError:
+        except (NodeAgentError, KeyboardInterrupt):
             try:
                 sys.stdout.flush()
-            except OSError:  # the earlier error is reported instead of this one
+            except OSError:  # the earlier error, or the interruption, is reported instead of this one
                 discard_output(sys.stdout)
             raise
         except SystemExit:

@@ -162,3 +162,20 @@ def test_a_pipe_that_takes_no_more_for_now_is_an_error(unbuffered: str) -> None:
         os.close(writing)
     assert done.returncode == 1
     assert done.stderr.startswith("nodeagent: cannot write the output: Resource temporarily unavailable\nhint: ")
+
+
+def test_an_interrupted_command_has_written_what_it_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed command ends at once after `main`, so nothing else writes it."""
+
+    def end_in_between() -> None:
+        with program.flushing_output():
+            sys.stdout.write("one scenario\n")
+            raise KeyboardInterrupt
+
+    with (tmp_path / "output").open("w", encoding="utf-8") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(KeyboardInterrupt):
+            end_in_between()
+        assert (tmp_path / "output").read_text() == "one scenario\n"
