@@ -495,6 +495,20 @@ def test_a_directory_that_comes_later_is_found(watched: Watched) -> None:
     assert wakes.during(lambda: (directory / "a").write_text("x"))
 
 
+def test_a_replaced_directory_behind_a_link_is_watched_again(watched: Watched, tmp_path: Path) -> None:
+    """Where the file system gives the new directory the old inode number, only the event of the removal tells the two apart."""
+    directory, watch, wakes = watched
+    target = tmp_path / "elsewhere" / "version"
+    target.mkdir(parents=True)
+    directory.symlink_to(target)
+    watch.renew()
+    assert wakes.during(target.rmdir)
+    target.mkdir()
+    watch.renew()
+    assert watch.take_changed() is None
+    assert wakes.during(lambda: (target / "a").write_text("x"))
+
+
 def test_a_replaced_directory_is_watched_again(watched: Watched, tmp_path: Path) -> None:
     directory, watch, wakes = watched
     directory.mkdir()

@@ -146,14 +146,14 @@ class _ManifestHandler(FileSystemEventHandler):
     def __init__(
         self, directory: str, changed: deque[str], replaced: threading.Event, wake: Callable[[], None]
     ) -> None:
-        self._name = Path(directory).name
+        self._names = {Path(directory).name, Path(os.path.realpath(directory)).name}
         self._changed = changed
         self._replaced = replaced
         self._wake = wake
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         names = [os.fsdecode(path).rpartition("/")[2] for path in (event.src_path, event.dest_path)]
-        if isinstance(event, DirCreatedEvent | DirDeletedEvent | DirMovedEvent) and self._name in names:
+        if isinstance(event, DirCreatedEvent | DirDeletedEvent | DirMovedEvent) and not self._names.isdisjoint(names):
             self._replaced.set()
         self._changed.extend(filter(None, names))
         self._wake()
