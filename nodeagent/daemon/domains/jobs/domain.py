@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from nodeagent.core.domains.domain import TurnDone
 from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.state import JOBS
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs.jobs import EndedJob, Jobs, ProcessTaker
@@ -14,6 +15,7 @@ from nodeagent.edge.processes.job_owners import SessionTerminal
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import parse_memory_end
 from nodeagent.views.job_report import format_oom_end
+from nodeagent.views.wording.words import format_requested_bytes
 
 TellTerminal = Callable[[int, Sequence[int], str], object]
 """Writes a line to the terminal /dev/pts/N, if one of the users owns the terminal. Raises NodeAgentError if the terminal can't be written
@@ -48,8 +50,8 @@ class JobsDomain(PassiveDomain):
         events, peak_bytes = parse_memory_end(*texts)
         if not events.get("oom_kill", 0):
             return ""
-        limit = ended.pod.containers[0].resources.limits.get(MEMORY)
-        return format_oom_end(ended.pod.full_name, str(limit), events, peak_bytes)
+        limit = ended.pod.containers[0].resources.limits.get(MEMORY) or Quantity.of(0)
+        return format_oom_end(ended.pod.full_name, format_requested_bytes(limit), events, peak_bytes)
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
         self._jobs.attach_owners(done.state, done.ready, done.placed, self._tree)
