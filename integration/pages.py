@@ -7,6 +7,8 @@ from scripts.shown import ROOT, Block, blocks
 
 README = "../README.md"
 """Pages are named relative to docs/."""
+FIRST_PAGE = "how-to/one-benchmark.md"
+"""The newcomer's page. integration/test_first_page.py types it as a whole, where nodeagent never was."""
 ON_NODE = frozenset(
     {
         "capture.md",
@@ -20,7 +22,7 @@ ON_NODE = frozenset(
         "how-to/latency-test.md",
         "how-to/logs.md",
         "how-to/node-resource-topology.md",
-        "how-to/one-benchmark.md",
+        FIRST_PAGE,
         "how-to/packet-forwarder.md",
         "how-to/quiet.md",
         "how-to/resize.md",
@@ -44,7 +46,7 @@ HERE = {
 UNTYPED = {
     ("development.md", "make demo"): "guests in a guest; what `make demo` shows, test_the_demo_comes_to_its_end sees",
     ("tutorial.md", "sudo make install"): "README's, typed there on a machine without nodeagent, line for line",
-    ("how-to/one-benchmark.md", "sudo make install"): "README's, typed there on a machine without nodeagent",
+    (FIRST_PAGE, "sudo make install"): "test_first_page.py types it, on a machine without nodeagent",
     (
         "how-to/benchmark-tools.md",
         "",
