@@ -11,6 +11,7 @@ from integration.guest.guest import Completed
 from integration.node import MANIFESTS, Node
 
 HOME = "/home/reader"
+INSTALL = "sudo make install"
 JOIN = "sudo usermod -aG nodeagent $USER"
 """What permits a user to query the agent, as documented."""
 _SUDOERS = "reader ALL=(ALL) NOPASSWD: ALL\nDefaults env_keep += WHEELS\n"
@@ -22,6 +23,7 @@ _LOGIN = (
 """WHEELS: a guest has no network to install from."""
 
 
+_LINE_SECONDS, _INSTALL_SECONDS = 30, 600
 _CHANGES = re.compile(r"\bnodeagent (apply|delete) ")
 """Commands that install or remove manifests."""
 
@@ -57,7 +59,8 @@ class Reader:
 
     def types(self, line: str, *, directory: str = HOME) -> Completed:
         """Type a line, and wait for its end. The effects on manifests are awaited before the next line."""
-        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=30, cwd=directory)
+        seconds = _INSTALL_SECONDS if INSTALL in line else _LINE_SECONDS
+        done = self.node.guest.run((*_LOGIN, line), check=False, timeout_seconds=seconds, cwd=directory)
         if MANIFESTS in line or _CHANGES.search(line):
             self.node.wait_decided()
         return done

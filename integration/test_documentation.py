@@ -13,7 +13,7 @@ from integration.guest.guest import Guest
 from integration.installed import traces, uninstall
 from integration.node import ROOT as CGROUPS, Node, container, pod
 from integration.pages import INSTALLATION, ON_NODE, blocks_of, is_untyped
-from integration.reader import HOME, JOIN, Reader
+from integration.reader import HOME, INSTALL, JOIN, Reader
 from scripts.shown import DOCS, ON_A_NODE, ROOT, Shown, blocks
 
 CHECKOUT = f"{HOME}/checkout"
@@ -55,7 +55,6 @@ FILES = {
 WEB = "4c1b9a"
 """UID of the pod that the pages call default/web."""
 PROGRAMS = ("forwarder", "forwarder-control")
-INSTALL = "sudo make install"
 
 
 @pytest.fixture

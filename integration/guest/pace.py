@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 LONGEST_SECONDS = 180.0
-"""Of ours, for any one wait, whatever the guest is like."""
+"""Of ours, for any one wait, whatever the guest is like; a wait for what takes longer on a real machine is as long as that."""
 SHORTEST_SECONDS = 30.0
 """Of ours: back-offs, grace periods and the agent's periods go by the clock on the fastest machine, too."""
 MEASURED_EVERY_SECONDS = 10.0
@@ -73,7 +73,9 @@ class Wait:
         self._had += (now - self._looked) / slowness
         self._looked = now
         lasted = self.lasted_seconds
-        return lasted >= LONGEST_SECONDS or (lasted >= SHORTEST_SECONDS and self._had >= self._seconds)
+        return lasted >= max(LONGEST_SECONDS, self._seconds) or (
+            lasted >= SHORTEST_SECONDS and self._had >= self._seconds
+        )
 
     @property
     def lasted_seconds(self) -> float:
