@@ -28,7 +28,7 @@ PRINTED = {
 """A pattern of what a line prints, by the line's beginning."""
 
 
-@pytest.fixture(params=["four_nodes"])
+@pytest.fixture(params=["two_sockets", "four_nodes"])
 def node(request: pytest.FixtureRequest) -> Node:
     guest: Guest = request.getfixturevalue(request.param)
     return Node(guest)
@@ -56,7 +56,10 @@ def test_a_newcomer_gets_a_certificate_by_the_first_page(node: Node, record_prop
         print(f"$ {line}\n{done.stdout}{done.stderr}")
         assert re.search(pattern, done.stdout + done.stderr, re.MULTILINE), f"$ {line}\n{done.stdout}{done.stderr}"
 
-    assert "<svg" in node.guest.get("/tmp/runs.html").decode()
+    page = node.guest.get("/tmp/runs.html").decode()
+    assert len(re.findall("<svg|No timeline shows a disturbance", page)) == 2, (
+        "each run has its timeline, or nothing to draw"
+    )
     report(
         record_property,
         f"first page on {node.guest.image.release}: {sum(seconds):.0f} s of commands, {seconds[0]:.0f} s of them the installation",
