@@ -27,8 +27,8 @@ class Runs:
         self.directory, self.socket, self.programs, self.log = directory, socket, programs, log
         self.results = directory / "results.json"
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        options = ("--socket", self.socket, "--cpus", "1", "--memory", "1Gi")
+    def run(self, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        options = ("--socket", self.socket, "--cpus", "1", "--memory", "1Gi", *options)
         # pytest-benchmark measures nothing in a worker of xdist, which this test may run in
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         return subprocess.run(
@@ -105,6 +105,27 @@ def test_a_failed_command_keeps_its_status_and_old_results_get_no_verdict(runs: 
     assert (done.returncode, runs.results.read_text()) == (1, "{}")
     assert "certified: the command has not written" in done.stderr
     assert runs.run("sh", "-c", "kill -9 $$").returncode == 128 + 9
+
+
+@pytest.mark.parametrize("option", [("--repe", "2"), ("--repo", "other.json")])
+def test_a_run_without_report_fails(runs: Runs, option: tuple[str, ...]) -> None:
+    done = runs.run("sh", "-c", "echo '{}' >results.json", options=option)
+    assert (done.returncode, runs.results.read_text()) == (1, "{}\n")
+    assert "certified: the job has not written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "results",
+    ["[1, 2]", '{"a": ' * 200_000 + "1" + "}" * 200_000, "no JSON"],
+    ids=["list", "nested", "text"],
+)
+@pytest.mark.parametrize(("status", "told"), [(0, 1), (9, 9)])
+def test_results_without_place_for_a_verdict_are_left_alone(runs: Runs, results: str, status: int, told: int) -> None:
+    (runs.directory / "given").write_text(results)
+    done = runs.run("sh", "-c", f"cp given results.json; exit {status}")
+    assert (done.returncode, runs.results.read_text()) == (told, results)
+    assert "so it has no verdict" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_cannot_be_is_refused_before_anything_runs(runs: Runs) -> None:
