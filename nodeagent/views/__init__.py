@@ -1,1 +1,4 @@
-"""Output of commands: documents with stable names, and text and pictures made from them. Views do no I/O, and no code parses the output."""
+"""Output of commands: documents with stable field names, and text and pictures made from them.
+
+Views do no I/O, and no code parses the output.
+"""

@@ -1,4 +1,4 @@
-"""The smallest change of a refused pod's claims that would admit the pod: fewer devices for one request.
+"""The smallest change to a refused pod's claims that would admit the pod: fewer devices for one request.
 
 If the devices are CPUs, the pod's CPU request must be equal to their number, so both change together.
 """

@@ -75,7 +75,7 @@ OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
 kernel, for instance because of heat. The file therefore doesn't show whether another program has written it.
 """
 WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
-"""Settings with the kernel's text as value. They contain no CPUs."""
+"""Settings whose value is a text of the kernel's, not a set of CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
 """Settings that may be missing for a while, for instance while their CPU is offline. A missing setting keeps its value."""

@@ -216,7 +216,7 @@ def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
 
 
 def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
-    """Return those recorded holdings of pods that cgroups don't show, sorted by UID.
+    """Return the recorded holdings that no cgroup shows, by pod UID and in the order of UIDs.
 
     Args:
         devices: recorded devices by UID, from kubelet's file.

@@ -39,7 +39,7 @@ class Blocked(Struct, frozen=True):
 
 
 class JobPlan(Struct, frozen=True):
-    """The node at one time of the plan, and the later events."""
+    """The node at one time of the forecast of starts, and the later events, such as ends of jobs."""
 
     node: WhatIf
     at_ms: int

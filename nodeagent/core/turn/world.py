@@ -41,7 +41,7 @@ class World(Struct, frozen=True):
     managers: Managers
     allocatable: Allocatable
     sources: tuple[PodSource, ...]
-    """Sources of pods, in order of precedence. Pods whose own source is unreadable now stay unchanged."""
+    """Sources of pods, in order of precedence. While a source is unreadable, its pods stay unchanged."""
     runs: Runs | None
     """Runs that the launcher knows. None means that the launcher doesn't answer."""
     observed: ObservedCgroups

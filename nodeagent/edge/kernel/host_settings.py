@@ -61,7 +61,7 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts about interrupts and network queues: an identity of each, and the CPUs near an interrupt's device.
+        """Return facts about interrupts and network queues: what identifies each of them, and the CPUs near an interrupt's device.
 
         An interrupt is identified by the inode number of its directory in /sys, which changes when the interrupt is created again. A
         network interface is identified by its index, which stays the same after a rename.

@@ -144,7 +144,7 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
 
 
 def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each string with half a surrogate pair. For a field's name, the path is that of its object."""
+    """Yield the path and text of each string with an unpaired surrogate. For a field's name, the path is the object's."""
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value

@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True, order=True):
 
 
 class DocumentError(NodeAgentError):
-    """A document has errors, although it must be valid."""
+    """A document that must be valid has errors."""
 
     def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
         self.findings = tuple(findings)

@@ -198,6 +198,6 @@ def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Docume
 
 
 def _sum_foreign_us(owner: Document) -> int:
-    """Return the total time of foreign tasks and interrupts in microseconds. -1 means that there are none."""
+    """Return the total time of foreign tasks and interrupts in microseconds. -1 means that no foreign task or interrupt ran."""
     foreign = [one["microseconds"] for one in (*owner["tasks"], *owner["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

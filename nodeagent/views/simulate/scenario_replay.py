@@ -96,7 +96,7 @@ class _File(Struct):
             self.text = self.encoded
 
     def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """Write the file after a step if the manager's state has changed, even if it was changed back."""
+        """Write the file after a step that changed the manager's state, even if the step restored the old state later."""
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:

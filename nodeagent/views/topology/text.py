@@ -32,7 +32,7 @@ _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
 """ECMA-48 colours of pods, used cyclically. Marks distinguish owners with the same colour."""
 
 Paint = Callable[[str, str], str]
-"""Function that colours a text by a label, or returns the text unchanged."""
+"""Function that colours a text according to a label, or returns the text unchanged."""
 
 
 def make_terminal_paint(owner: Mapping[int, str]) -> Paint:

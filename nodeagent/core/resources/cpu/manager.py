@@ -1,7 +1,7 @@
-"""The CPU manager's policies none and static: allocation and release of exclusive CPUs.
+"""The CPU manager's policies `none` and `static`, which allocate and release exclusive CPUs.
 
-A decision takes promises and returns new ones, with the changes of metrics. Topology hints are bitmasks in this module. Pods with pod-level
-resources are in pods.py.
+A decision takes promises and returns new ones, with the increments of metrics. Topology hints are bitmasks in this module. Pods with
+pod-level resources are in pods.py.
 """
 
 from collections.abc import Iterator

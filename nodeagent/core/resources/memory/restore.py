@@ -1,4 +1,4 @@
-"""Conversion of a memory checkpoint into promises, and the messages that refuse content which the Static policy doesn't accept."""
+"""Conversion of a memory checkpoint into promises, and the error messages for content that the Static policy refuses."""
 
 from collections.abc import Iterator, Mapping
 

@@ -38,7 +38,7 @@ def read_container_cgroups(
 ) -> ContainerCgroups:
     """Read the cgroup of each container of the runtime. Without `again`, only read cgroups that are missing in `before`.
 
-    The turn has taken the runtime's waiting calls before. A container that is about to start is therefore in its cgroup already.
+    The turn has already taken the runtime's waiting calls. So a container that is about to start is already in its cgroup.
     """
     by_id: dict[str, ObservedCgroup] = {} if again else dict(before.by_id)
     read_ids = set[str]() if again else set(before.read_ids)
