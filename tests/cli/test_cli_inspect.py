@@ -711,7 +711,7 @@ def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
     """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
-    late = "difflib, encodings.utf_8_sig, shutil, nodeagent.edge.processes.host_processes, nodeagent.cli.support.node.saved_node"
+    late = "difflib, encodings.utf_8_sig, hashlib, shutil, nodeagent.edge.processes.host_processes, nodeagent.cli.support.node.saved_node"
     commands = ", ".join(
         f"nodeagent.cli.{name}"
         for name in ("main", "commands.inspect", "commands.exec", "commands.retry", "commands.topology")
@@ -812,7 +812,7 @@ def test_topology_says_why_there_are_no_owners_where_the_promises_cannot_be_read
         ({}, ""),
         ({CONFIG: "cpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"}, ""),  # everybody shares what isn't reserved
         ({CONFIG: "cpuManagerPolcy: static\n"}, "cpuManagerPolcy"),
-        ({CONFIG: "", SAVED: "damaged"}, SAVED),
+        ({CONFIG: "cpuManagerPolicy: none\n", SAVED: "damaged"}, SAVED),
         ({SAVED: "damaged"}, "no configuration at "),
     ],
 )

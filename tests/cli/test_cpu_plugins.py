@@ -102,7 +102,7 @@ def test_options_are_judged_and_what_is_missing_is_said(here: Path, capsys: pyte
         assert main((*words, "--config", "keep.yaml", "--topology", MACHINE)) != 0
         shown = capsys.readouterr().err
         assert "keep.yaml: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in shown
-        assert "hint: install the node's plugin here" in shown
+        assert "hint: install the node's plugin and its entry point on this machine" in shown
 
 
 def test_a_capture_names_the_plugins_and_without_them_nothing_is_decided_on_it(
