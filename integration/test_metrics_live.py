@@ -42,7 +42,7 @@ def test_an_admission_and_a_departure_move_what_kubelet_would_move(node: Node) -
     assert during[COUNTED.format("interrupts", "timer")] >= 0
     node.wait_metric(COUNTED.format("interrupts", "timer"), 0)
     node.wait_metric(COUNTED.format("softirqs", "timer"), 0)
-    told = re.search(r"exclusive CPUs has (\d+) series of its own", METRICS_PAGE.read_text())
+    told = re.search(r"with exclusive CPUs has (\d+) series", METRICS_PAGE.read_text())
     assert told is not None
     own = [one for one in node.metrics() if 'pod="two"' in one and not one.startswith("nodeagent_container_info")]
     has_irq_pressure = node.run(f"test -e {ROOT}/poduid-two/app/irq.pressure", check=False).returncode == 0
