@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,6 +72,10 @@ def _plugin_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(("devices ", "plugin-"))]
 
 
+def median_cpu(rounds: Iterable[tuple[float, float]]) -> float:
+    return statistics.median(cpu for _, cpu in rounds)
+
+
 def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Recorder
 ) -> None:
@@ -121,19 +125,21 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
             while _plugin_threads():  # what they are reading is not kept
                 daemon.agent.wakeups.wait(0.1)
             grown_bytes = resident_bytes() - bytes_then
+            after = [do_round(f"after-{n}") for n in range(20)]
     refusals = [line for line in daemon.said() if line["event"] == "pod_refused"]
     assert len(refusals) > COUNT // 2
     for line in refusals:
         number = int(line["pod"].rpartition("-")[2])
         assert resource_of(number) in f"{line['reason']} {line['message']}", line
-    gone = [line for line in daemon.said() if line["event"] == "device_plugin_gone"]
-    assert not [line for line in gone if "following it has failed" in line["problem"]], "each is an answer or an end"
+    gone = [line["problem"] for line in daemon.said() if line["event"] == "device_plugin_gone"]
+    assert "following it has failed" not in "".join(gone), "each is an answer or an end"
     assert max(seconds for seconds, _ in during) < CALL_SECONDS, "no turn waits for a plugin"
-    median, once = (statistics.median(cpu for _, cpu in rows) for rows in (during, before))
-    assert median < 2 * once + 0.01
+    # Without misbehaviours, too, a turn costs more while the machine is busy with other work, which may begin in between.
+    calm = max(before, after, key=median_cpu)
+    assert median_cpu(during) < 2 * median_cpu(calm) + 0.01
     assert grown_bytes < 8 * 2**20
     report(
         record_property,
-        f"{COUNT} misbehaviours: a turn takes {median * 1000:.1f} ms of CPU (before: {once * 1000:.1f}), the memory has grown by "
+        f"{COUNT} misbehaviours: a turn takes {median_cpu(during) * 1000:.1f} ms of CPU (without: {median_cpu(calm) * 1000:.1f}), the memory has grown by "
         f"{grown_bytes / 2**20:.1f} MiB, {len(refusals)} pods refused, {len(gone)} ends of plugins",
     )
