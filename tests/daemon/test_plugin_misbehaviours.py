@@ -95,9 +95,8 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
         began, began_cpu = time.monotonic(), time.thread_time()
         daemon.turn()
         took = time.monotonic() - began, time.thread_time() - began_cpu
-        entry = daemon.agent.state.entry(f"uid-plain-{name}")
-        assert entry is not None, "the first turn admits it, whatever plugins do"
-        assert entry.is_active
+        admitted = {entry.pod.uid for entry in daemon.agent.state.entries if entry.is_active}
+        assert f"uid-plain-{name}" in admitted, "the first turn admits it, whatever plugins do"
         daemon.agent.wakeups.wait(0.05)
         daemon.turn()
         return took
@@ -133,13 +132,13 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
         assert resource_of(number) in f"{line['reason']} {line['message']}", line
     gone = [line["problem"] for line in daemon.said() if line["event"] == "device_plugin_gone"]
     assert "following it has failed" not in "".join(gone), "each is an answer or an end"
-    assert max(seconds for seconds, _ in during) < CALL_SECONDS, "no turn waits for a plugin"
+    assert max(during)[0] < CALL_SECONDS, "no turn waits for a plugin"
     # Without misbehaviours, too, a turn costs more while the machine is busy with other work, which may begin in between.
-    calm = max(before, after, key=median_cpu)
-    assert median_cpu(during) < 2 * median_cpu(calm) + 0.01
+    took, calm = median_cpu(during), max(map(median_cpu, (before, after)))
+    assert took < 2 * calm + 0.01
     assert grown_bytes < 8 * 2**20
     report(
         record_property,
-        f"{COUNT} misbehaviours: a turn takes {median_cpu(during) * 1000:.1f} ms of CPU (without: {median_cpu(calm) * 1000:.1f}), the memory has grown by "
+        f"{COUNT} misbehaviours: a turn takes {took * 1000:.1f} ms of CPU (without: {calm * 1000:.1f}), the memory has grown by "
         f"{grown_bytes / 2**20:.1f} MiB, {len(refusals)} pods refused, {len(gone)} ends of plugins",
     )
