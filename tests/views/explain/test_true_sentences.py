@@ -126,11 +126,11 @@ def size(text: str) -> int:
 
 def exact(text: str) -> Fraction:
     """Return an amount as it is written, however large it is."""
-    found = re.fullmatch(r"([\d.]+)(m|[KMGTPE]i)?", text)
+    found = re.fullmatch(r"([\d.]+)(m|[kMGTPE]|[KMGTPE]i)?", text)
     assert found is not None, text
-    scales = {"m": Fraction(1, 1000), None: Fraction(1)} | {
-        f"{s}i": Fraction(1024 ** (n + 1)) for n, s in enumerate("KMGTPE")
-    }
+    scales = {"m": Fraction(1, 1000), None: Fraction(1)}
+    scales |= {f"{s}i": Fraction(1024 ** (n + 1)) for n, s in enumerate("KMGTPE")}
+    scales |= {s: Fraction(1000 ** (n + 1)) for n, s in enumerate("kMGTPE")}
     return Fraction(found[1]) * scales[found[2]]
 
 
@@ -274,6 +274,7 @@ def nodes(draw: st.DrawFn) -> WhatIf:
 
 
 @settings(max_examples=300, deadline=None)
+@example(empty_node("1s.2n.3c.1t"), [("1", "1E")])
 @example(empty_node("1s.2n.3c.1t", "full-pcpus-only"), [("7", "64Mi")])
 @example(empty_node("2c.2t.4e", "full-pcpus-only"), [("9", "64Mi")])
 @given(nodes(), st.lists(st.tuples(st.sampled_from(CPUS), st.sampled_from(MEMORY)), min_size=1, max_size=2))
