@@ -1,3 +1,3 @@
-"""Pins pods to whole CPUs close to their memory on bare-metal Linux, with kubelet's decisions and without Kubernetes."""
+"""Pins pods to whole CPUs and to the memory near these CPUs on bare-metal Linux. It decides as kubelet does, but needs no Kubernetes."""
 
 __version__ = "0.1.0"

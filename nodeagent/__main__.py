@@ -1,6 +1,7 @@
 """The program: `python -m nodeagent`, and the command `nodeagent`.
 
-A plain `job` takes a short way that loads little. Everything else loads the command line, and so do the errors of such a job.
+A `job` with plain options only is run without the argument parser, so that it starts fast. All other commands load the whole command line.
+The errors of such a job load it, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the command line of this process, and return the exit status."""
+    """Run the command line with this process's arguments, and return the exit status."""
     if sys.argv[1:2] == ["job"]:
         from nodeagent.cli.commands.job import read_plain_words, run_plain
 
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def _add_site() -> None:
-    """Complete the search path of an interpreter that was started without the module `site`, as the installed command is."""
+    """Add site-packages to the module search path if the interpreter was started without the module `site`, as by the installed command."""
     if sys.flags.no_site:
         import site
 
@@ -44,7 +45,7 @@ def _add_site() -> None:
 
 
 def _report_failure(err: NodeAgentError, plain: PlainOptions) -> int:
-    """Print the error of a job as the command line does, and return the exit status."""
+    """Print the error of a job in the format of all commands, and return the exit status."""
     _add_site()
     from nodeagent.cli.commands.job import explain_failure
     from nodeagent.cli.main import run_reporting_errors

@@ -43,7 +43,7 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Yield a stream on which every write fails at its next flush, as on a closed descriptor."""
+    """Yield a stream whose flush fails after any write, as if its descriptor were closed."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -54,7 +54,7 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED), because partial writes would go unnoticed."""
+    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED). Without a buffer, partial writes would go unnoticed."""
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream

@@ -1,7 +1,7 @@
 """The manual pages in man(7) syntax, generated from the command line's definitions.
 
 `python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them and the shell completions during the installation. DOCUMENTS is the
-later directory of documents and examples, which differs from the present one while a package is built.
+directory of documents and examples after the installation. While a package is built, they are still in another directory.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Directory of the documents, described relative to the prefix, because the builder of a wheel does not know the prefix."""
+"""Directory of the documents, described relative to the prefix. The builder of a wheel doesn't know the prefix."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:

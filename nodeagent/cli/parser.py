@@ -41,7 +41,7 @@ COMMANDS = {
     "explain": "explain why a pod was admitted or refused, step by step, and show the changes that would admit it",
     "simulate": "try decisions on pods, or replay pod events, as the agent or kubelet 1.36 decides",
 }
-"""Help text of each subcommand. Its module nodeagent.cli.commands.<name> has `add_arguments` and `run`."""
+"""Help text of each subcommand. Its module nodeagent.cli.commands.NAME defines `add_arguments` and `run`."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -69,7 +69,7 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write a message, and report a failed write to stdout, which argparse would ignore."""
+        """Write a message. Report an error if writing to stdout fails, which argparse would ignore."""
         if file is sys.stdout:
             file.write(message)
         else:

@@ -1,4 +1,4 @@
-"""`nodeagent apply`: installs manifests after trying the decisions on their pods. This module defines the arguments; apply_manifests.py
+"""`nodeagent apply`: installs manifests after a trial decision on each of their pods. This module defines the arguments; apply_manifests.py
 does the rest.
 """
 

@@ -1,4 +1,4 @@
-"""`nodeagent apply` and `nodeagent diff`: compare manifests with the installed ones, and try the decisions on them."""
+"""`nodeagent apply` and `nodeagent diff`: compare manifests with the installed ones, and make trial decisions on their pods."""
 
 import argparse
 import sys
@@ -58,7 +58,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     Args:
         options: `force`, and the options for waiting, output and the agent.
         files: manifests to install.
-        words: command line, for a hint.
+        words: the command line as typed, which a hint repeats.
 
     Raises:
         NodeAgentError: the manifests would be refused, or can't be installed.
@@ -95,7 +95,9 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Try the decisions on manifests. Try the installed pods that await a decision first, because they will get CPUs first."""
+    """Make trial decisions on the pods of manifests. Installed pods that await a decision are tried first, because the agent will decide on
+    them first.
+    """
     held = read_installed(place)
     files = resolve_claims(files, (document for file in held for document in file.claims))
     changes = plan_changes(files, held, place)
@@ -180,7 +182,9 @@ def _wait_for_decisions(
 
 
 def _has_effect(entry: PodEntry | None) -> bool:
-    """Tell whether a decision has taken effect: the pod was refused, or a first process was started on the CPUs of the admitted pod."""
+    """Tell whether a decision has taken effect: the pod was refused, or it was admitted and its first process was started on the pod's
+    CPUs.
+    """
     if entry is None:
         return False
     launched = [status for container, status in entry.pairs() if container.is_launched]
@@ -188,7 +192,9 @@ def _has_effect(entry: PodEntry | None) -> bool:
 
 
 def _leaves_running_pod(pod: Document) -> bool:
-    """Tell whether the running pod stays although the changed pod was refused. The agent tries a change before it ends a pod (D7)."""
+    """Tell whether the pod keeps running unchanged because its changed manifest was refused. The agent tries a change before it ends a pod
+    (D7).
+    """
     return bool((pod["restarts"] or pod["resizes"]) and pod["decision"] == "refused")
 
 

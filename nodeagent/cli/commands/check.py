@@ -1,4 +1,4 @@
-"""`nodeagent check`: checks whether the node is fit for pinning, with verdict, reason and fix of each check."""
+"""`nodeagent check`: checks whether the node is fit for pinning, and prints the verdict, reason and fix of each check."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ from nodeagent.views.check.node_check import describe_checks, is_fit, render_nod
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
 
 _RECORD = "run/nodeagent-check.json"
-"""Path, below the root, of the record of the settings' former values. A boot removes the record and resets the settings."""
+"""Path, relative to the root, of the record of original values of changed settings. A reboot removes the record and resets the settings."""
 _MAX_RECORD_BYTES = 1 << 20
 
 
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Apply the writes that the verdicts allow, and report them. The former value of each setting is recorded before the first write.
+    """Write the new value of each setting that a check proposes to fix, and print the change. The original values are recorded first.
 
     Raises:
         SysfsError: a write failed.
@@ -124,7 +124,7 @@ def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
 
 
 def undo_fixes(root: str = "/") -> None:
-    """Restore the recorded values, report each restored setting, and remove the record.
+    """Restore the recorded values, print each restored setting, and remove the record.
 
     Raises:
         SysfsError: a write failed. The record stays.
@@ -145,7 +145,7 @@ def _find_record(root: str) -> str:
 
 
 def _read_record(root: str) -> dict[str, str]:
-    """Return the recorded values by path. A file with any other content counts as missing."""
+    """Return the recorded values by path. An invalid record counts as missing."""
     content = state_files.read(_find_record(root), max_bytes=_MAX_RECORD_BYTES)
     try:
         record = json.loads(content or b"{}")
@@ -194,8 +194,8 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _format_start_command(options: argparse.Namespace) -> str:
-    """Return the next step towards a first configuration. For this node, the step is a command, with the command that undoes it. For a copy
-    or a capture, it is a hint.
+    """Return the next step towards a first configuration. For this node, the text contains a command and its undo command. For a copied or
+    captured node, the text is a hint.
     """
     if options.machine is not None:
         return "name a configuration with --config FILE"
@@ -208,8 +208,8 @@ def _format_start_command(options: argparse.Namespace) -> str:
 
 
 def _format_validate_command(options: argparse.Namespace) -> str:
-    """Return the command that validates the configuration on this machine. The result is empty for the configuration in a capture, which
-    has no file.
+    """Return the command that validates the configuration on this machine. The result is empty for a captured configuration, because the
+    capture contains no file to validate.
     """
     if options.config is None and options.machine is not None:
         return ""
@@ -234,7 +234,7 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
 
 
 def _find_node(options: argparse.Namespace, topology: Topology) -> KnownNode:
-    """Return the node under `--config`, or else under the running agent's configuration, or else under the default configuration file."""
+    """Return the node with the configuration of `--config`, or else of the running agent, or else of the default configuration file."""
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

@@ -16,9 +16,9 @@ from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.known_names import find_named_pods, find_reservations
 
 _QUERY = "words"
-"""Word that the scripts pass in place of a shell."""
+"""Argument with which a completion script asks for completions. A user gives the name of a shell instead."""
 _FILES = frozenset({"FILE", "PATH", "-"})
-"""Placeholders in help texts that stand for files, in addition to placeholders with a dot."""
+"""Placeholders in help texts that stand for files. Every placeholder with a dot stands for a file, too."""
 
 
 class Candidates(Struct, frozen=True):
@@ -117,8 +117,8 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
 
 
 def _join_words(words: list[str]) -> list[str]:
-    """Join words that bash splits, such as `--output`, `=`, `json`. If the last word is such a value, it stays separate, as
-    bash expects.
+    """Join the words into which bash splits an option, such as `--output`, `=`, `json`. If the last word is the value of such an option,
+    this word stays separate, as bash expects.
     """
     joined: list[str] = []
     index = 0

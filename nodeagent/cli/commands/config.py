@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the action.
+    """Run the chosen action.
 
     Raises:
         NodeAgentError: a file can't be read or written, or is invalid.
@@ -202,7 +202,9 @@ def _reload(options: argparse.Namespace) -> int:
 
 
 def _find_warnings(config: Config, topology: Topology) -> list[str]:
-    """Return the warnings about a valid configuration on a machine, namely about reserved CPUs that make other CPUs unusable for pods."""
+    """Return the warnings about a valid configuration on a machine. The warnings name reserved CPUs that make other CPUs unusable for
+    pods.
+    """
     node = node_of(config, topology, "the configuration")
     facts = NodeFacts(topology, config=node.config, rules=node.rules)
     verdict = check_reserved_cpus(facts)
@@ -240,7 +242,7 @@ class _Candidate(Struct, frozen=True):
     hint: str
     """Next step if the configuration is invalid."""
     is_text: bool = True
-    """Whether the user wrote the content, so that line numbers help. Errors in the configuration of a capture have no line numbers."""
+    """Whether the user wrote the configuration as text, so that errors state line numbers. Errors in a captured configuration don't."""
 
 
 def _find_candidate(options: argparse.Namespace) -> _Candidate:

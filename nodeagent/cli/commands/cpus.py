@@ -20,7 +20,7 @@ _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memo
 
 
 class NoCpusError(NodeAgentError):
-    """The container lacks the requested CPUs, or the pod has several containers."""
+    """The container doesn't have CPUs of the requested kind, or the pod has several containers and none is named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the CPUs or memory nodes.
 
     Raises:
-        NodeAgentError: the state is unknown, or the container lacks these CPUs now.
+        NodeAgentError: the state is unknown, or the container has no CPUs of the requested kind now.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} prints all CPUs in each form: leave out the other options")

@@ -1,4 +1,4 @@
-"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end with these files."""
+"""`nodeagent delete`: finds the files that contain the pods, and the other pods that would end if these files were removed."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     Args:
         options: options for waiting, output and the agent.
         choose: function that returns the pods or files to remove.
-        typed: command line, for a hint.
+        typed: the command line as typed, which a hint repeats.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
@@ -204,7 +204,7 @@ def _describe_removal(files: Sequence[InstalledFile], held: Sequence[InstalledFi
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have gone, and return the pods that are left."""
+    """Wait until the pods have ended, and return the names of the pods that are left."""
 
     def left(state: NodeState) -> list[str]:
         present = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

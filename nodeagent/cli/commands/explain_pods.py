@@ -1,5 +1,5 @@
-"""`nodeagent explain`: explains the hints, the merge, the CPUs and the memory of a decision, and the changes with which a refused pod
-would be admitted.
+"""`nodeagent explain`: explains the steps of a decision (hints, merge, CPUs and memory). For a refused pod, it also finds changes with
+which the pod would be admitted.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[E
 
 
 def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Explain the refused change of the pod's manifest, and try again if it is a resize."""
+    """Explain why the pod's changed manifest was refused. If the change is a resize, make another trial decision on it."""
     change = entry.refused_change
     if change is None:
         return (), None
@@ -116,7 +116,7 @@ def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[st
 
 
 def _explain_new(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
-    """Decide on each pod in addition to the pods before it."""
+    """Yield the trial decision on each pod. Each decision assumes that the pods before it are running."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:

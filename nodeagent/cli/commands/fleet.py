@@ -1,5 +1,5 @@
-"""`nodeagent fleet`: shows the pods of several nodes, the room for more pods, and differences between nodes. Nodes are read from captures
-or over ssh.
+"""`nodeagent fleet`: shows the pods of several nodes, the number of further pods that fit on each node, and differences between nodes.
+Nodes are read from captures or over ssh.
 """
 
 import argparse

@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the allocated values were compared with actual values, which a copied node may lack.
+    """Check that the allocated values were compared with actual values. A copy of a node may lack the actual values.
 
     Raises:
         NothingComparedError: the pods' cgroups can't be read.
@@ -143,7 +143,7 @@ def check_compared(document: Document) -> None:
 
 
 def _inspect_settled(options: argparse.Namespace) -> Document:
-    """Inspect the node until two readings have the same differences, because the agent may just be carrying out a decision."""
+    """Inspect the node until two successive readings show the same differences, because the agent may still be carrying out a decision."""
     read = ViewReader(options.pod)
     known = read_node_for_display(options, read)
     document = _inspect_once(known, options)

@@ -90,7 +90,7 @@ def check_complete(document: Mapping[str, Any]) -> None:
     """Check that the count is complete.
 
     Raises:
-        InterferenceError: the kernel's tables were full, or allocations changed meanwhile.
+        InterferenceError: the kernel's tables were full, or allocations changed during the count.
     """
     if document["dropped"]:
         raise InterferenceError(
@@ -123,8 +123,8 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block signals that would end the command before the kernel's tracing is restored. During the count, such a signal only ends the
-    wait.
+    """Block the signals that would end the command before the kernel's tracing settings are restored. During the count, such a signal only
+    ends the wait.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REPORT_LINE = "-"
-"""Value of `--report` if a file isn't named. The report is then a line on stderr."""
+"""Value of `--report` without a file name. The report is then printed as one line to stderr."""
 _LONGEST_STEM = 40
-"""Maximum length of the command's part of a generated name. With the process ID, the name is well below a pod's limit of 253 characters."""
+"""Maximum number of characters of the command's name in a generated pod name. Together with the process ID, the name is far below a pod's
+limit of 253 characters.
+"""
 
 
 _ASK_AGAIN_SECONDS = 0.5
@@ -74,7 +76,7 @@ _PLAIN = {
     f"--{name.replace('_', '-')}": name
     for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "name", "socket", "device")
 }
-"""Attribute of each plain option. The parser would only check that such an option has a value."""
+"""Attribute of `PlainOptions` for each plain option. For these options, the argument parser would check only that a value is given."""
 
 
 def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
@@ -448,8 +450,8 @@ def _read_nice(text: str) -> tuple[str, int]:
 
 
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
-    """Request a job that waits for room. If the agent is restarted meanwhile, the request is repeated with the same ticket, by which the
-    agent recognises the job.
+    """Request a job, and wait until the agent has enough free CPUs and memory for it. If the agent is restarted during the wait, repeat the
+    request with the same ticket, a text by which the agent recognises the job.
 
     Raises:
         ApiUnavailable: the agent doesn't answer at the first attempt.
@@ -483,7 +485,7 @@ def _generate_name(command: str) -> str:
 
 
 def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str]) -> Mapping[str, Any]:
-    """Ask the agent to move this process into a new job. Return the agent's answer."""
+    """Ask the agent to create a job and move this process into its cgroup. Return the agent's answer."""
     options.name = options.name or _generate_name(command[0])
     amounts = read_amounts(options)
     reset_affinity()
@@ -538,13 +540,15 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
 
 def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
-    """Return the requested profile and settings of cores, in the notation of the pod annotation `quiet`. Empty if none are requested."""
+    """Return the requested profile and core settings in the notation of the pod annotation `quiet`. The result is empty if none are
+    requested.
+    """
     return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
 def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Namespace) -> Mapping[str, Any]:
-    """Apply the settings of this process, and report on stderr the settings that the job can't have. Return the answer with all applied
-    settings.
+    """Apply the settings that belong to this process, and report on stderr the settings that aren't available for this job. Return the
+    answer with all applied settings.
 
     Raises:
         JobError: the agent doesn't support the option, or the job has no exclusive CPUs.
@@ -567,7 +571,7 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
 
 def _join_settings(names: Sequence[str]) -> str:
-    """Join names of settings. If a setting is named for several CPUs, the CPUs are joined, because there may be hundreds."""
+    """Join the names of settings. Join the CPUs of settings that are named once per CPU, because there may be hundreds of CPUs."""
     from nodeagent.core.model.idset import CpuSet
 
     cpus: dict[str, list[int]] = {}
@@ -588,7 +592,7 @@ _UNEXPLAINED_HINTS = {
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",
 }
-"""Hints, by reason, for refusals of jobs that would fit, so that an explanation would show no shortage."""
+"""Hints by reason of the refusal. With these reasons a job is refused although it would fit, so an explanation would show no shortage."""
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and try again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"

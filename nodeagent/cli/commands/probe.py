@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
-    """Return the exit status for the memory of containers.
+    """Return 0 if all of the containers' memory is on the allocated NUMA nodes, or the status for wrong placement.
 
     Raises:
         ProbeError: the NUMA placement of a container's memory is unknown.
@@ -163,7 +163,7 @@ def read_earlier(path: NamedFile) -> Latency:
     """Read an earlier measurement.
 
     Raises:
-        NodeAgentError: there is no such file, or it has no latency.
+        NodeAgentError: there is no such file, or it contains no latency measurement.
     """
     content = path.read(_MOST_BYTES)
     hint = "make one with `nodeagent probe --cpus LIST -o json >FILE`"

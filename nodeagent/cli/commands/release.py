@@ -156,7 +156,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
 
 
 class _ReleaseReport:
-    """Reporter of each step and, if a document is requested, of the outcome as a document."""
+    """Reporter of the command's steps. With `-o json` or `-o yaml`, it also prints the outcome as a document."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -279,7 +279,7 @@ def _wait_for_end(
 
 
 class _Reporter:
-    """Reporter of the changes from one state to the next."""
+    """Reporter that prints the changes of pods from one state of the node to the next."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""`nodeagent report`: compares reports of runs."""
+"""`nodeagent report`: compares the reports of several runs of a command."""
 
 import argparse
 import shlex
@@ -68,7 +68,7 @@ def read_file(path: NamedFile) -> ReadReport:
     """Read the report in a file.
 
     Raises:
-        NodeAgentError: there is no such file, or it has no report.
+        NodeAgentError: there is no such file, or it contains no report.
     """
     content = path.read(_MOST_BYTES)
     if content is None:

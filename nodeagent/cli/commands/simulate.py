@@ -1,5 +1,5 @@
-"""`nodeagent simulate`: replays scenarios, or tries the decisions on pods for this machine, or for a copied, captured or
-described machine.
+"""`nodeagent simulate`: replays scenarios, or makes trial decisions on pods. The machine is this one, or a copied, captured or described
+one.
 """
 
 import argparse

@@ -35,7 +35,7 @@ from nodeagent.views.simulate.scenario_text import (
 )
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Largest size of a scenario's line. A scenario with a thousand CPUs and as many pods takes a tenth of this size."""
+"""Maximum size of a scenario's line. A scenario with a thousand CPUs and a thousand pods has a tenth of this size."""
 IN_FULL = 10
 """Number of scenarios reported in full. Each further scenario gets one line."""
 
@@ -81,7 +81,7 @@ class Replacements(Struct, frozen=True):
 
 
 class _TextReport:
-    """Text reports of scenarios. Only the first scenarios are reported in full."""
+    """Reporter of scenarios as text. Only the first scenarios are reported in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path
@@ -104,7 +104,7 @@ class _TextReport:
         return f"\n{BRIEF_NOTE}\n-o json has everything{one}\n\n{line}"
 
     def render_totals(self) -> str:
-        """Render the totals."""
+        """Render the totals of all scenarios."""
         return f"\n{render_totals(self._totals, self._width)}" if self._totals.scenarios > 1 else ""
 
 

@@ -24,7 +24,7 @@ _INTERVAL_SECONDS = 1.0
 _FIRST_SECONDS = 0.25
 """Time over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
 _LEAST_PAUSE_SECONDS = 0.1
-"""Shortest pause between two refreshes. Keys are read in the pause, so slow refreshes don't shorten it."""
+"""Shortest pause between two refreshes, in seconds. Keys are read during the pause, which is therefore kept even if refreshes are slow."""
 
 
 class WatchError(NodeAgentError):
@@ -64,8 +64,8 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Observer of the node, which compares each observation with the previous one. On request, interference between two observations is
-    counted.
+    """Observer of the node that compares each observation with the previous one. On request, it also counts the interference between two
+    observations.
     """
 
     def __init__(self, known: Callable[[ViewReader], NodeView], count: LiveCount | None = None) -> None:
@@ -104,7 +104,7 @@ class Watcher:
         return poll
 
     def try_again(self) -> Poll:
-        """Observe the node. If the observation fails, return the last successful one with the reason."""
+        """Observe the node. If the observation fails, return the last successful observation together with the reason of the failure."""
         assert self._last is not None
         try:
             return self.look()

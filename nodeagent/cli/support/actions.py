@@ -1,4 +1,4 @@
-"""Commands with several actions, such as `nodeagent config show`."""
+"""Subcommands of a command, such as `nodeagent config show`."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses.
 
-`job` loads this module at every start, so the module imports little, for instance only the part of `signal` in C.
+`job` loads this module at every start, so the module imports little, for instance only the C part of the module `signal`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CommandError(NodeAgentError):
 
 
 def run_command(command: list[str]) -> NoReturn:
-    """Replace this process by a command."""
+    """Replace this process by a command (execve)."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # the stream is None if the caller has closed it
             stream.flush()

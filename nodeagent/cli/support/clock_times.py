@@ -1,4 +1,4 @@
-"""Times of a clock as text."""
+"""Points in time, formatted as text."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Counts of the tasks and interrupts on exclusive CPUs: the kernel's counters, and the tasks observed meanwhile."""
+"""Counts of the tasks and interrupts on exclusive CPUs, from the kernel's counters and from the tasks observed during the count."""
 
 import signal
 import sys
@@ -77,7 +77,9 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Count that restarts at each refresh while the `with` block runs. After a failure, return the reason and try a new count."""
+    """Interference count that restarts at each refresh while the `with` block runs. A failed count is reported, and the next refresh tries
+    another count.
+    """
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -98,7 +100,7 @@ class LiveCount:
         self._undo.close()
 
     def end(self) -> Counted | str | None:
-        """Stop counting, and return the result or the reason why it failed. None means that no count was running."""
+        """Stop the count. Return its result, or the reason why it failed. None means that no count was running."""
         try:
             return None if self._end is None else self._end()
         except NodeAgentError as err:
@@ -107,14 +109,14 @@ class LiveCount:
             self._stop()
 
     def begin(self, view: NodeView, counted: Counted | str | None) -> Document | str | None:
-        """Start counting again.
+        """Start another count.
 
         Args:
             view: the node, read after the previous count had ended.
             counted: result of `end`.
 
         Returns:
-            The document of the previous count, or the reason why the count failed. None means that this is the first count.
+            The document of the previous count, or the reason why the count failed. None means that there was no previous count.
         """
         before, self._held = self._held, find_exclusive_owners(view)
         found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted

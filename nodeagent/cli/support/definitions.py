@@ -1,4 +1,4 @@
-"""Definitions of the command line, extracted from argparse. Completion and manual pages are generated from them."""
+"""Definitions of the command line, extracted from argparse. Completions and manual pages are generated from these definitions."""
 
 import argparse
 

@@ -1,6 +1,4 @@
-"""Output of commands: a document in the format of `-o`, or a file at the path of `--out`. Both options have the same meaning in every
-command.
-"""
+"""Output of commands: a document in the format of `-o`, or a file at the path of `--out`."""
 
 import argparse
 import errno

@@ -1,5 +1,5 @@
-"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`: the calling process waits outside of the job, because only a
-process outside can tell when the job's CPUs are free or that the job's time was over.
+"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job, because a process
+inside the job can't tell when the job's CPUs are free or that the job's time was over.
 
 The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
 """
@@ -32,7 +32,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
     Args:
         socket: path of the agent's socket for jobs.
-        until_free: whether to wait for the end of the job, too.
+        until_free: whether to wait also until the job has ended.
 
     Returns:
         In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1. The exit status is the command's, or 124
@@ -66,10 +66,10 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
 
 def _end_with(outside: int, to_outside: int) -> None:
-    """Have the kernel end this process (SIGIO) if the process outside ends before the command is executed.
+    """Have the kernel end this process (SIGIO) if the waiting process outside of the job ends before the command is executed.
 
-    A process outside that is killed would otherwise leave a job in the queue, which would run later without anybody waiting for it. The
-    process outside is the pipe's only reader, and execve closes this process's end of the pipe.
+    If the waiting process were killed without this, the queued job would stay, and run later although nobody waits for it. The waiting
+    process is the pipe's only reader, and execve closes this process's end of the pipe.
     """
     fcntl.fcntl(to_outside, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(to_outside, fcntl.F_SETFL, os.O_ASYNC)
@@ -78,7 +78,7 @@ def _end_with(outside: int, to_outside: int) -> None:
 
 
 def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
-    """Send the job that this process has entered to the process outside.
+    """Send the agent's answer about the job, which this process has entered, to the waiting process outside of the job.
 
     Args:
         to_outside: the pipe of `stay_outside`.

@@ -38,20 +38,20 @@ _INTERVAL_SECONDS = 1.0
 
 
 class RunPlan(NamedTuple):
-    """Runs of the command, as the caller wants them."""
+    """Plan of the command's runs and their report, from the options of the command line."""
 
     path: str | None = None
     """File for the report, as JSON. None means a line on stderr."""
     repeats: int = 1
     """Largest number of runs."""
     clean: int | None = None
-    """Number of clean runs after which no further run follows. None means that all runs are made."""
+    """Number of undisturbed runs after which the command isn't run again. None means that all runs are made."""
     requires_clean: bool = False
     """Whether disturbed runs change the exit status."""
 
 
 class ReportWriter:
-    """Handle of the process that writes the report."""
+    """Connection to the process that writes the report."""
 
     def __init__(self, plan: RunPlan, pid: int, facts: int, ready: int) -> None:
         self._plan = plan
@@ -73,9 +73,9 @@ class ReportWriter:
         return cls(plan, pid, to_facts, ready)
 
     def attend(self, answer: Mapping[str, Any], command: Sequence[str], socket: str) -> int | None:
-        """Fork the command's process, and wait for it. In the child this returns None; in the parent it returns the exit status.
+        """Fork the command's process, and wait for it. The result is None in the child, and the exit status in the parent.
 
-        The command runs again as planned, unless it fails. If a signal ends the command, the parent ends itself by the same signal.
+        The command is run as often as planned, unless a run fails. If a signal ends the command, the parent ends itself by the same signal.
 
         Args:
             answer: the agent's answer.
@@ -167,7 +167,7 @@ def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any
 
 
 def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
-    """Observe the job until the other end of the pipe is closed, write the report, and end this process."""
+    """Observe the job until the other end of the pipe is closed, write the report, and exit."""
     try:
         for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)

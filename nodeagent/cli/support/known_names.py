@@ -1,5 +1,5 @@
-"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. After an error, the lists of
-names are empty.
+"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. Errors give empty lists of
+names.
 """
 
 import json

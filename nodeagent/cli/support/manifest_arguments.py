@@ -7,7 +7,7 @@ from nodeagent.cli.support.numeric_arguments import seconds
 
 DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
-"""Waiting time in addition to the grace period, for kills and for turns of the agent, which take longer under load."""
+"""Seconds to wait in addition to the grace period: for killing processes, and for turns of the agent, which take longer under load."""
 
 
 def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,6 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_timeout(options: argparse.Namespace) -> None:
-    """Refuse `--timeout` without `--wait`, as a wrong argument."""
+    """Raise a usage error for `--timeout` without `--wait`."""
     if options.timeout is not None and not options.wait:
         options.parser.error(f"--timeout {options.timeout:g} is the longest wait: add --wait")

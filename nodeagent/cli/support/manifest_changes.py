@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MAX_MODE = 0o644
-"""Widest permissions of an installed manifest. A user who can write to a manifest can run any command as root."""
+"""Permissions that an installed manifest may have at most. A user who can write to a manifest can run any command as root."""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -74,9 +74,9 @@ class InstalledFile(Struct, frozen=True):
     pods: Mapping[str, Pod]
     """Valid pods by namespace/name."""
     names: frozenset[str]
-    """`namespace/name` of all pods in the file. For a file that can't be parsed, the pods that the agent last read from it."""
+    """`namespace/name` of all pods in the file. If the file can't be parsed, these are the pods that the agent last read from it."""
     problem: str | None
-    """Reason why `pods` lacks the file's content. None means that the content could be parsed."""
+    """Reason why the file could not be parsed, so that `pods` is incomplete. None means that the file could be parsed."""
     claims: "tuple[ClaimDocument, ...]" = ()
     """ResourceClaims and templates in the file."""
 
@@ -159,7 +159,7 @@ class FileChange(Struct, frozen=True):
     content: bytes
     mode: int
     is_written: bool
-    """Whether the file is written. False if it has the same content and only its owner may write to it."""
+    """Whether the file is written. False if the installed file has the same content already and only its owner may write to it."""
     pods: tuple[PodChange, ...]
     claims: "tuple[ClaimDocument, ...]" = ()
 
@@ -303,7 +303,7 @@ def _plan_change(file: PodFile, old: InstalledFile | None, path: str, place: Man
 
 
 def _find_mode(path: str) -> int:
-    """Return the mode of the old file, or else of the named file, without write permission for others."""
+    """Return the mode for the new file: the mode of the old file, or else of the named file, without write permission for others."""
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
@@ -334,7 +334,7 @@ def _check_unique_pods(files: Sequence[PodFile]) -> None:
 
 
 def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: set[str]) -> None:
-    """Refuse a UID of another pod, because the agent would ignore the later of the two pods."""
+    """Raise an error if a pod has the UID of another pod, because the agent would ignore the later of the two pods."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
         owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}
@@ -402,7 +402,7 @@ def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
 
 
 def write_changes(changes: Iterable[FileChange], hint: str) -> None:
-    """Write the changes, each file completely or not at all. The directory must be locked.
+    """Write the changes, each file completely or not at all. The caller must have locked the directory.
 
     Args:
         changes: planned changes.
@@ -417,7 +417,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
 
 
 def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
-    """Return the next step for a command that can't write or remove manifests."""
+    """Return the next step for the user if a command can't write or remove manifests."""
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)
     if os.geteuid() != 0:
@@ -426,7 +426,7 @@ def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
 
 
 def remove_manifest(path: str, hint: str) -> None:
-    """Remove a manifest. The directory must be locked.
+    """Remove a manifest. The caller must have locked the directory.
 
     Raises:
         ManifestPlaceError: the manifest could not be removed.

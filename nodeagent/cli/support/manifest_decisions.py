@@ -1,4 +1,4 @@
-"""Decisions on the pods of applied manifests, tried on a copy of the state, and the wait for the agent's own decisions."""
+"""Trial decisions on the pods of applied manifests, made on a copy of the state, and the wait for the agent's own decisions."""
 
 import argparse
 import time
@@ -44,7 +44,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 
 
 def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
-    """Decide on each pod that awaits a decision, in addition to the pods before it."""
+    """Make a trial decision on each pod that awaits a decision. Each decision assumes that the pods before it are running."""
     pods = [change for file in changes for change in file.pods]
     # pods that are changed together may pin units that another of these pods pinned before
     moving = frozenset(
@@ -95,7 +95,7 @@ def _apply_decision(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted |
 def wait_for_agent(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
-    """Wait until a condition holds for the agent's state, or the time is over. Return the last state.
+    """Wait until a condition holds for the agent's state, or until the timeout. Return the last state.
 
     Args:
         options: options with `timeout`.

@@ -1,6 +1,6 @@
 """Files named on the command line: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-nodeagent's own files are read elsewhere, because reading must not block on a pipe in place of such a file.
+nodeagent's own files are read by other modules, because reading such a file must not block if its path is a pipe.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 def named_path(word: str) -> str:
-    """Check a path on the command line, as argparse's type.
+    """Return a path from the command line after a check. This is a type for argparse.
 
     Raises:
         argparse.ArgumentTypeError: the path is empty, as from an unset variable.
@@ -56,7 +56,7 @@ def is_absent(path: str) -> bool:
 
 
 class NamedFile(str):
-    """A path as typed. All names of stdin are the same path, and the content of a pipe is read once and kept."""
+    """A path as typed. All spellings of stdin count as the same path. The content of a pipe is read once and cached."""
 
     __slots__ = ("_content",)
     _content: bytes
@@ -77,7 +77,7 @@ class NamedFile(str):
         return self.is_stdin or find_file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
-        """Refuse a descriptor that isn't open.
+        """Raise an error if the path names a descriptor that isn't open.
 
         Raises:
             StateFileError: the descriptor isn't open.
@@ -161,6 +161,6 @@ def read_named(path: str, max_bytes: int) -> bytes | None:
 
 
 def count_stdin_readers(options: argparse.Namespace) -> int:
-    """Count the arguments that name stdin. Only one argument can read it."""
+    """Count the arguments that name stdin. Only one argument can read stdin."""
     given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
     return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

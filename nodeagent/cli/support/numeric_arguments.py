@@ -66,7 +66,7 @@ def time_span(text: str) -> float:
 
 
 def begin_of_span(text: str) -> datetime:
-    """Parse a time of the local clock. A time without a day means the next occurrence of this time, and `now` means the current time.
+    """Parse a time of the local clock. Without a day, the text means the next occurrence of this time. `now` means the current time.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a time.

@@ -19,7 +19,9 @@ from nodeagent.cli.support.child_command import end_as
 from nodeagent.errors import NodeAgentError
 
 INJECTION = Path("/proc/sys/dev/tty/legacy_tiocsti")
-"""File with 0 if only processes with CAP_SYS_ADMIN can put input into their terminal (TIOCSTI). Kernels before 6.2 don't have this file."""
+"""File that contains 0 if only processes with CAP_SYS_ADMIN can put input into their terminal (TIOCSTI). Kernels before 6.2 don't have this
+file.
+"""
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _KEPT = ("TERM", "LANG", "LC_ALL", "TZ")
 _CHUNK_BYTES = 65536
@@ -38,7 +40,7 @@ def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inheri
     Args:
         user: the user.
         placement: variables about the job, which the command gets in any case.
-        inherits: whether the environment, the open descriptors and the terminal stay the caller's.
+        inherits: whether the command inherits the caller's environment, open descriptors and terminal.
 
     Returns:
         None in the process that is to run the command. In its parent, the command's exit status.
@@ -80,8 +82,8 @@ def _can_inject() -> bool:
 
 
 def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
-    """Fork a child with its own terminal in place of these streams, and relay between both terminals. Return None in the child, and the
-    exit status of the child in the parent.
+    """Fork a child with a new terminal in place of the given streams, and relay between the two terminals. Return None in the child, and
+    the exit status of the child in the parent.
     """
     try:
         master, slave = os.openpty()
@@ -129,7 +131,7 @@ def _copy_size(source: int, target: int) -> None:
 
 
 def _is_in_foreground() -> bool:
-    """Tell whether this process may read from the terminal that is its stdin. Input of a background process belongs to another process."""
+    """Tell whether this process may read from the terminal that is its stdin. A background process may not read the terminal's input."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:  # the terminal is not the controlling terminal of this session

@@ -66,7 +66,9 @@ def read_amounts(options: Any) -> dict[str, str]:
 
 
 def find_wrong_option(options: Any, name: str, quiet: str = "") -> str | None:
-    """Return the error of the first option with an invalid value. None means that the options describe a valid pod with this name."""
+    """Return the error message for the first option with an invalid value. None means that the options describe a valid pod with this
+    name.
+    """
     from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
     try:

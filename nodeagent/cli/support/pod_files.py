@@ -59,7 +59,8 @@ def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
 
 def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
     """Read manifests for trial decisions, and report ignored parts on stderr; see `read_pod_files`. A workload, such as a Deployment,
-    counts as one pod, namely its template. If the pod's name is that of a Pod or of an earlier workload, the pod gets a number.
+    counts as one pod, namely its template. If a Pod or an earlier workload has the same name already, a number is appended to the pod's
+    name.
     """
     files = _read_files(paths, _parse_workloads)
     # Several workloads may have the same name, a workload may have several templates, and a Pod may have a workload's name.
@@ -166,7 +167,7 @@ def _read_contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
 
 
 def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
-    """Return the files of a scan that found all of them.
+    """Return the files of a scan, after a check that the scan is complete.
 
     Raises:
         PodFileError: the scan may have missed a file.

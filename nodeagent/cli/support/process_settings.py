@@ -15,8 +15,8 @@ _OF_REAL_TIME = ("fifo:", "rr:")
 
 
 def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply settings, given by their names in a profile. Return the agent's answer with two additions: the applied settings, and the
-    settings that could not be applied, with the reasons.
+    """Apply settings, given by their names in a profile. Return the agent's answer with the applied settings, and with the reason for each
+    setting that could not be applied.
     """
     quiet = {"profile": "", "applied": {}, "missing": {}, **answer.get("quiet", {})}
     applied, missing = dict(quiet["applied"]), dict(quiet["missing"])

@@ -19,8 +19,8 @@ _BAR, _COUNT = (
 )
 """Formats for tqdm. The default format of tqdm always counts in "it"."""
 BEGUN = time.monotonic()
-"""Start time of the command. A bar is shown from a second after this time on, because each part of the command may take less
-than a second.
+"""Start time of the command on the monotonic clock. Bars are shown only after the command's first second, because each part of the command
+may take less than a second.
 """
 
 
@@ -33,7 +33,8 @@ class Progress:
         Args:
             what: name of the steps in the plural, such as `scenarios`.
             total: largest number of steps, or None if unknown.
-            beside_output: whether the command writes to stdout meanwhile. If stdout and stderr are terminals, the bar then isn't shown.
+            beside_output: whether the command writes to stdout meanwhile. If both stdout and stderr are terminals, the bar isn't shown in
+                this case.
         """
         self._what = what
         self._total = total

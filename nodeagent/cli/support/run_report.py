@@ -1,4 +1,4 @@
-"""The document of `nodeagent job --report FILE`, observed by a process outside of the job."""
+"""The document of `nodeagent job --report FILE`. A process outside of the job observes the runs."""
 
 import json
 import os
@@ -36,8 +36,8 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _PARTS = 4
-"""Number by which the time since a run's start is divided to get the time until the next sample. Memory that was in use for a quarter of
-the run is therefore sampled.
+"""Divisor for the time until the next sample: the time since the run's start is divided by this number. Memory that was in use for a
+quarter of the run is therefore sampled.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
@@ -89,7 +89,7 @@ def number_path(path: str, number: int, repeats: int) -> str:
 
 
 class ReportedRuns:
-    """Source of the reports of a job's runs."""
+    """Producer of the reports of a job's runs."""
 
     def __init__(
         self,
@@ -187,7 +187,9 @@ def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Cal
 
 
 def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], reason: str) -> OtherTasks:
-    """Find the tasks outside of the job that ran last on its CPUs. A task ran on these CPUs for at most the increase of its run time."""
+    """Find the tasks outside of the job that ran last on its CPUs. The run time of such a task on these CPUs is at most the increase of its
+    total run time.
+    """
     cpus = location.exclusive_cpus or location.shared_cpus
     after = read_last_runs()
     ran_ns = {

@@ -1,4 +1,4 @@
-"""Output to standard streams that may fail, without errors of Python's own."""
+"""Output to standard streams that may fail. Python's own errors about a failure are suppressed."""
 
 import os
 import sys

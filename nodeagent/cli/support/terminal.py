@@ -109,7 +109,7 @@ def _write(text: str) -> None:
 
 
 def _write_at_once(text: str) -> None:
-    """Write without the buffer, which accepts no further write if a signal has interrupted a write."""
+    """Write without Python's buffer. After a signal has interrupted a write, the buffer would refuse further writes."""
     os.write(sys.stdout.fileno(), text.encode())
 
 

@@ -64,13 +64,13 @@ def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
 
 
 def withdraw_all(domains: Sequence[Domain], why: str) -> None:
-    """Have each domain report to waiting callers that no decision was made, because of `why`."""
+    """Have each domain tell its waiting callers that no decision was made, with the reason `why`."""
     for domain in domains:
         domain.withdraw(why)
 
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
-    """Have each domain take released devices from its processes, and merge the results."""
+    """Have each domain take released devices away from its processes, and merge the results."""
     results = [domain.take_back(state) for domain in domains]
     in_use = {path: user for result in results for path, user in result.files_in_use.items()}
     return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))

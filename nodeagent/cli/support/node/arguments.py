@@ -20,7 +20,9 @@ def add_agent_arguments(parser: argparse.ArgumentParser, config_help: str = _CON
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
-    """Add the options that select the node: this one, another one, or with `described` also a machine that need not exist."""
+    """Add the options that select the node: this node or another one, or with `described` also a described machine, which need not
+    exist.
+    """
     add_agent_arguments(parser)
     add_machine_arguments(parser, described=described)
 
@@ -78,7 +80,7 @@ def is_elsewhere(options: argparse.Namespace) -> bool:
 
 
 def format_inspect_command(options: argparse.Namespace) -> str:
-    """Return the command that shows the pods of the selected node."""
+    """Return the command that shows the pods of the selected node, as a hint."""
     other = [("--root", options.root), ("--machine", options.machine)]
     return shlex.join(["nodeagent", "inspect", *(word for option, value in other if value for word in (option, value))])
 

@@ -85,7 +85,7 @@ def read_copied_node(root: str, config_path: str | None) -> NodeView:
 
 
 def read_hostname(root: str) -> str:
-    """Return the host name in a copied file system, or an empty string if it can't be read."""
+    """Return the host name in a copied file system. The result is empty if the name can't be read."""
     for path in ("proc/sys/kernel/hostname", "etc/hostname"):
         try:
             content = state_files.read(f"{root}/{path}", max_bytes=_LONGEST_HOSTNAME)

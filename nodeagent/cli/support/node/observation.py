@@ -86,8 +86,8 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
 
 
 def _list_paths(view: NodeView) -> list[str]:
-    """Return the paths of the pods' cgroup, of the view's pods and their containers, and of the cgroups with the cpusets of pods and
-    containers.
+    """Return the paths to read: the pods' cgroup, the cgroups of the view's pods and containers, and the cgroups that contain their
+    cpusets.
     """
     entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
     own = [
@@ -99,7 +99,7 @@ def _list_paths(view: NodeView) -> list[str]:
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the processes of each container by cgroup path. Also return one misplaced process for each container that has any.
+    """Return the processes of each container by cgroup path, and one misplaced process of each container that has misplaced processes.
 
     A misplaced process is in the container's own cgroup instead of a child cgroup. Unreadable cgroups are left out.
     """

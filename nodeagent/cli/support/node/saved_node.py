@@ -1,4 +1,4 @@
-"""Reader of a node's saved state, for an agent that doesn't answer. The managers check the saved state."""
+"""Reader of a node's saved state, used if the agent doesn't answer. The resource managers check the saved state."""
 
 import os
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
 
 
 def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
-    """Report the differences between a saved state and the node's configuration and machine."""
+    """Describe the mismatches between a saved state and the node's configuration and machine."""
     return [
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()

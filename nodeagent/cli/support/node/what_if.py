@@ -98,7 +98,7 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
 
 
 def find_errata(options: argparse.Namespace) -> Errata:
-    """Return the requested rules: those of nodeagent, or those of kubelet with its errata."""
+    """Return the rules that the options request: nodeagent's own rules, or kubelet's rules with kubelet's errata."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
@@ -190,7 +190,7 @@ def _set_up_node(
 
 
 def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
-    """Return the node. Raise an error if its configuration is invalid for its machine."""
+    """Return the node, or raise an error if its configuration is invalid for its machine."""
     if isinstance(node, NodeSetup):
         return node
     raise WhatIfError(

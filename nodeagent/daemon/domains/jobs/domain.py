@@ -18,8 +18,8 @@ from nodeagent.views.job_report import format_oom_end
 from nodeagent.views.wording.words import format_requested_bytes
 
 TellTerminal = Callable[[int, Sequence[int], str], object]
-"""Writes a line to the terminal /dev/pts/N, if one of the users owns the terminal. Raises NodeAgentError if the terminal can't be written
-to.
+"""Function that writes a line to the terminal /dev/pts/N, if one of the given users owns the terminal. It raises NodeAgentError if writing
+fails.
 """
 
 

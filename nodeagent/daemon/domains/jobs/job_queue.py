@@ -35,9 +35,9 @@ class _Expectations(Struct, frozen=True):
     starts: Mapping[str, int | None]
     """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. Jobs beyond MOST_EXPECTED are missing."""
     endless: tuple[str, ...] = ()
-    """UIDs of jobs without a time limit that occupy resources needed by the first job with an unknown start."""
+    """UIDs of jobs without a time limit that occupy resources which the first job with an unknown start needs."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of the reservations for which there isn't enough room."""
+    """UIDs of the reservations for which there aren't enough CPUs or memory."""
 
 
 class JobQueue:
@@ -50,7 +50,7 @@ class JobQueue:
         self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        """Describe all jobs to any user. On a shared machine, all users may know who waits for the machine."""
+        """Return descriptions of all jobs, for any user. On a shared machine, all users may know who waits for the machine."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
