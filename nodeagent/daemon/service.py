@@ -68,7 +68,7 @@ def serve(config_path: str) -> int:
     """Run until SIGTERM.
 
     Returns:
-        The exit status: 0 after SIGTERM, 78 if a restart can't help until a person fixes the error.
+        The exit status: 0 after SIGTERM, 78 for an error that a restart can't fix.
     """
     log = make_log()
     # Threads inherit this signal mask, so that only the thread that waits for signals receives them.
@@ -221,9 +221,9 @@ def run_turns(
     heart: Heartbeat,
     standing: tuple[Problem, ...] = (),
 ) -> None:
-    """Run turns until SIGTERM. Each turn and each part of a long turn notifies systemd's watchdog.
+    """Run turns until SIGTERM. systemd's watchdog is notified after each turn and after each part of a long turn.
 
-    `standing` are the problems that last as long as the process.
+    `standing` contains the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     # the first turn also covers all earlier reasons to wake up
@@ -335,7 +335,9 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def open_uevents() -> list[Uevents]:
-    """Subscribe to uevents before the first turn, so that a second turn isn't needed. Empty means failure; `follow_hotplug` tries again."""
+    """Subscribe to uevents before the first turn, so that no second turn is needed because of missed events. An empty result means failure;
+    `follow_hotplug` then tries again.
+    """
     try:
         return [Uevents(open_uevent_socket())]
     except UeventError:
@@ -375,7 +377,7 @@ def _start_thread(name: str, log: Log, work: Callable[[], None]) -> None:
 
 
 def keep_working(name: str, log: Log, work: Callable[[], None]) -> None:
-    """Run `work` in a separate thread. Log each unexpected error, and run `work` again."""
+    """Run `work` in a separate thread. Log each unexpected error, and run `work` again afterwards."""
     while True:
         try:
             work()

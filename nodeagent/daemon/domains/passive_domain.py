@@ -1,4 +1,4 @@
-"""Base of a domain that takes part in only some steps of a turn."""
+"""Base class for domains that take part in only some steps of a turn."""
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
@@ -11,7 +11,7 @@ from nodeagent.core.turn.world import Turn, World
 
 
 class PassiveDomain:
-    """Domain that does nothing in any step. core/domains/domain.py describes the steps."""
+    """Domain that does nothing in any step. Subclasses override some steps, which core/domains/domain.py describes."""
 
     @property
     def needs_every_turn(self) -> bool:

@@ -34,7 +34,7 @@ SYSTEMD = "run/systemd/system"
 """Directory that exists if systemd is the first process (sd_booted(3))."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
-"""Errors of writes to exited threads and removed files. Such a setting no longer exists, so the failed write doesn't matter."""
+"""Errors of writes to exited threads and removed files. These errors are ignored, because the setting no longer exists."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
 """Kinds of settings that are read from irqbalance."""
@@ -47,7 +47,7 @@ class Reading(Struct, frozen=True):
 
     settings: Mapping[Setting, Value]
     facts: Mapping[Setting, Facts] = {}
-    """Further facts about some of the settings, by setting."""
+    """Further facts about some of the settings."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Errors by kind of setting. The settings of such a kind were not read."""
     released: frozenset[Setting] = frozenset()
@@ -61,7 +61,7 @@ class HostEdges:
         write: function with the privileges to write files and settings of kernel threads.
         pods_root: the pods' cgroup. The top-level cgroup that contains it isn't restricted.
         root: root of the host's file system.
-        beside: other top-level units whose processes the agent places. A unit is left out unless it was changed before.
+        beside: other top-level units whose processes the agent places. Such a unit is left out, unless its settings were changed before.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class HostEdges:
 
         Args:
             kinds: kinds of settings.
-            pinned: exclusive CPUs of the units that are left out, by cgroup path. If such a unit has exclusive CPUs, the other units in the
-                slices around it are included.
-            known: settings that were changed before, which are included while they exist.
+            pinned: units to leave out, namely their exclusive CPUs by cgroup path. If such a unit has exclusive CPUs, the other units in
+                the enclosing slices are read, too.
+            known: settings that were changed before. They are read as long as they exist.
             rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
         """
         found: dict[Setting, Value] = {}
@@ -125,7 +125,7 @@ class HostEdges:
     def _read_units(self, pinned: Mapping[str, CpuSet], known: Collection[Setting]) -> dict[Setting, CpuSet]:
         """Return the CPU settings of units, except units of pods.
 
-        For a known unit without a cgroup, return the property for its next start.
+        For a known unit without a cgroup, return the systemd property, which takes effect at the unit's next start.
         """
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
@@ -154,7 +154,7 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` gives the CPUs for settings that would otherwise have no CPU left.
+        """Return the machine's CPUs. `host` contains the CPUs for settings that would otherwise have no CPU left.
 
         Raises:
             HostFileError: the kernel's files can't be read.
@@ -168,7 +168,7 @@ class HostEdges:
         return self._files.interrupts_of(device)
 
     def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the reason for each refused setting.
+        """Write settings. Return the refused settings, each with the reason.
 
         Raises:
             LauncherError: the launcher can't be reached.
@@ -208,7 +208,10 @@ class HostEdges:
         return None
 
     def _set_left_alone(self, moved: Mapping[Setting, bool]) -> str | None:
-        """Exclude these interrupts from irqbalance's balancing, in addition to interrupts that irqbalance itself excludes."""
+        """Exclude the interrupts of these settings from irqbalance's balancing if the value is False, and include them again if it is True.
+
+        Other interrupts that irqbalance already excludes stay excluded. Return the problem, or None.
+        """
         try:
             there = irqbalance.read(self._irqbalance)
             left = there.left_alone if there is not None else frozenset()
@@ -233,7 +236,9 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
 
 
 def _read_inactive(missing: AbstractSet[Setting], pinned: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
-    """Return `AllowedCPUs=` of units without a cgroup. Unloaded units are left out: systemd drops the property with the unit's file."""
+    """Return `AllowedCPUs=` of units without a cgroup. Unloaded units are left out, because systemd drops the property with the unit's
+    file.
+    """
     names = {setting: unit_in(setting.name) for setting in missing if setting.name not in pinned}
     there = units.show_units(names.values()) if names else {}
     return {

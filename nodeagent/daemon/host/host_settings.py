@@ -45,10 +45,13 @@ PUT_BACK = "host_settings_put_back"
 """
 
 _MOST_READS = 5
-"""Maximum number of readings while CPUs go offline or online. The kernel moves threads meanwhile, so such a reading isn't consistent."""
+"""Maximum number of readings while CPUs go offline or online. A reading during such a change isn't consistent, because the kernel moves
+threads.
+"""
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
-"""Kinds of settings that may accept a refused value later. The kernel refuses CPUs for a thread while they are in a partition or offline.
+"""Kinds of settings that may accept a refused value later. For instance, the kernel refuses CPUs for a thread while they are in a
+partition.
 """
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 
@@ -64,7 +67,7 @@ class HostPlaces(Protocol):
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, without `pinned` units.
+        """Return the settings of these kinds, except those of `pinned` units.
 
         The settings in `known` and the units in the slices around pinned units with exclusive CPUs are included. With `rescan`, known
         kernel threads are checked again.
@@ -72,7 +75,7 @@ class HostPlaces(Protocol):
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` gives the CPUs for settings that would otherwise have no CPU left."""
+        """Return the machine's CPUs. `host` contains the CPUs for settings that would otherwise have no CPU left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -80,7 +83,7 @@ class HostPlaces(Protocol):
         ...
 
     def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the reason for each refused setting."""
+        """Write settings. Return the refused settings, each with the reason."""
         ...
 
 
@@ -88,13 +91,13 @@ class WantedSettings(Struct, frozen=True):
     """Wanted state of the host settings."""
 
     to_avoid: Mapping[SettingKind, CpuSet]
-    """CPUs that settings must avoid, by kind. Settings of a missing kind get their original values."""
+    """CPUs that settings must avoid, by kind. Settings of a kind without an entry get their original values again."""
     host: CpuSet
     """CPUs for settings that would otherwise have no CPU left."""
     interrupts: tuple[InterruptRequest, ...] = ()
-    """Requests of containers to handle a device's interrupts on the container's own CPUs."""
+    """Requests of containers to have a device's interrupts handled on the container's own CPUs."""
     partitioned: CpuSet = CpuSet()
-    """CPUs in existing and future partitions. The kernel itself moves its threads off these CPUs."""
+    """CPUs in existing and planned partitions. The kernel itself moves its threads off these CPUs."""
     pinned: Mapping[str, CpuSet] = {}
     """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there avoid them.
 
@@ -102,7 +105,7 @@ class WantedSettings(Struct, frozen=True):
     changes it.
     """
     values: Mapping[Setting, str] = {}
-    """Requested texts, by setting, for settings that aren't CPU lists."""
+    """Requested values of settings that aren't CPU lists, as text."""
 
 
 def cpus_to_avoid(
@@ -125,7 +128,7 @@ def cpus_to_avoid(
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Restore the original value of each setting that still has the agent's value.
 
-    The record is kept. A file informs a running agent, which would otherwise log the change as foreign.
+    The record is kept. The file PUT_BACK tells a running agent about the change, which the agent would otherwise log as foreign.
 
     Returns:
         The number of changed settings, and the problems.
@@ -195,7 +198,7 @@ class _RecordFile:
         self._record: Record | None = None
         """Saved record. None means that it hasn't been read yet."""
         self.problem: str | None = None
-        """Reason why an earlier record could not be used, with the file name under which it was set aside."""
+        """Reason why an earlier record could not be used, with the new name of its file."""
 
     def load(self) -> Record:
         """Return the record. The first call reads it."""
@@ -224,7 +227,7 @@ class _RecordFile:
         self._record = record
 
     def was_put_back(self) -> bool:
-        """Return whether another process than the agent has restored settings."""
+        """Return whether another process, not the agent, has restored settings."""
         return Path(self._put_back_path).exists()
 
     def forget_put_back(self) -> None:
@@ -232,14 +235,14 @@ class _RecordFile:
 
 
 class _Partitions(Struct, frozen=True):
-    """CPU partitions, from the perspective of kernel threads."""
+    """CPU partitions, as far as they affect kernel threads."""
 
     hidden: CpuSet = CpuSet()
-    """CPUs that kernel threads can't use because of partitions: as of the last reading, and CPUs of future partitions."""
+    """CPUs that kernel threads can't use because of partitions: those of the last reading, and those of planned partitions."""
     closed: CpuSet = CpuSet()
     """CPUs of the agent's partitions, including partitions that may not be removed yet."""
     is_ending: bool = False
-    """Whether a partition without allocated CPUs isn't removed yet. Its removal isn't notified."""
+    """Whether a partition without allocated CPUs still exists. The kernel doesn't notify the agent when the partition is removed."""
 
 
 class _Applied(Struct, frozen=True):
@@ -248,7 +251,7 @@ class _Applied(Struct, frozen=True):
 
 
 class _Refusals(Struct, frozen=True):
-    """Values that the kernel has refused. They aren't tried again while the wanted settings are the same."""
+    """Values that the kernel has refused. They aren't tried again until the wanted settings change."""
 
     wanted: WantedSettings | None = None
     values: Mapping[Setting, Value] = {}
@@ -263,7 +266,7 @@ class HostSettings:
         self._log = log
         self._record = _RecordFile(directory, boot, log)
         self._applied: _Applied | None = None
-        """Settings as last applied, with the failures. None means that the last call of `keep` failed."""
+        """Last applied settings, with the failures. None means that the last call of `keep` failed."""
         self._waiting: dict[Setting, str] = {}
         """Settings that services have refused, each with the reason.
 
@@ -276,13 +279,13 @@ class HostSettings:
         self.interrupt_owners = InterruptOwners({})
         """Containers that have a device's interrupts on their own CPUs, by interrupt."""
         self.unavailable: Mapping[Setting, str] = {}
-        """Reasons for the requested settings that don't have the requested value."""
+        """Reasons why requested settings don't have the requested value, by setting."""
         self.in_effect: Mapping[Setting, str] = {}
-        """Values of the other requested settings, as read from the kernel."""
+        """Values of the requested settings that are in effect, as read from the kernel."""
 
     @property
     def is_settling(self) -> bool:
-        """Return whether a partition is still to be removed. Kernel threads may need changes after the removal."""
+        """Return whether a partition is still to be removed. After the removal, kernel threads may need changes."""
         return self._partitions.is_ending
 
     @property
@@ -389,7 +392,7 @@ class HostSettings:
         return tuple(problems)
 
     def _write(self, writes: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the reason for each refused setting."""
+        """Write settings. Return the refused settings, each with the reason."""
         if not writes:
             return {}
         refused = self._places.write(writes)

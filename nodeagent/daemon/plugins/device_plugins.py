@@ -1,8 +1,8 @@
 """Device plugins with kubelet's protocol: they register at a socket, report their devices, and are called when devices are allocated.
 
-A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list and the answers received so far
-(questions.py). A plugin that takes more than `CALL_SECONDS` for an answer is disconnected, and its devices are unhealthy until it registers
-again.
+A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list, and the answers that have arrived
+so far (questions.py). A plugin that takes more than `CALL_SECONDS` for an answer is disconnected, and its devices are unhealthy until it
+registers again.
 """
 
 import enum
@@ -49,13 +49,15 @@ GRACE_SECONDS = 300.0
 """Time after which the resource of a disconnected plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
-"""Pause after each list, as a multiple of the CPU time spent on the list. A plugin that reports without end then gets a tenth of a CPU."""
+"""Pause after each list of devices, as a multiple of the CPU time spent on the list. Even a plugin that sends lists all the time then uses
+only a tenth of a CPU.
+"""
 AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64
 
 
 class _Lane(enum.Enum):
-    """Purpose of a call. A plugin gets at most one call for each purpose at a time."""
+    """Purpose of a call to a plugin. For each purpose, a plugin gets only one call at a time."""
 
     DECISION = "decision"
     START = "start"
@@ -72,7 +74,7 @@ class _Plugin:
         self.options = wire.PluginOptions()
         self.devices: tuple[PoolDevice, ...] = ()
         self.ended_at: float | None = None
-        """Monotonic time of the disconnection. None means that the plugin is connected."""
+        """Monotonic time at which the plugin was disconnected. None means that the plugin is connected."""
         self.has_ended = threading.Event()
         self.why_ended = ""
         self._connection: GrpcClient | None = None
@@ -98,7 +100,7 @@ class _Plugin:
         return answer
 
     def ask(self, asker: str, lane: _Lane, method: str, message: bytes, read: Callable[[bytes], T]) -> T:
-        """Return the plugin's answer. Raises DevicePluginPostponedError or DevicePluginFailedError (see `Questions.find_answer`)."""
+        """Return the plugin's answer. Raises DevicePluginPostponedError or DevicePluginFailedError (as `Questions.find_answer` does)."""
         try:
             return self._questions.find_answer(
                 asker, (self, lane), (self, method, message), partial(self._call, method, message, read)
@@ -143,7 +145,7 @@ class _Plugin:
         return self.ended_at is not None
 
     def end(self, why: str) -> None:
-        """Disconnect the plugin. Later calls don't replace the reason."""
+        """Disconnect the plugin. The reason of the first call is kept."""
         with self._lock:
             if self.ended_at is None:
                 self.why_ended, self.ended_at = why, time.monotonic()
@@ -159,7 +161,7 @@ class _Plugin:
 class DevicePlugins:
     """All device plugins.
 
-    Plugin sockets are in the directory of the registration socket. `wake` is called after a change of a list of devices.
+    The sockets of the plugins are in the directory of the registration socket. `wake` is called whenever a list of devices has changed.
     """
 
     def __init__(
@@ -168,13 +170,13 @@ class DevicePlugins:
         self._directory = path.parent
         self._wake = wake
         self.configured: Callable[[], frozenset[str]] = frozenset
-        """Function that returns the resources of configured devices. Plugins may not register these resources."""
+        """Function that returns the resources whose devices are configured. Plugins may not register these resources."""
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
         """Plugins by resource."""
         self._followed: set[str] = set()
-        """Resources whose plugins are followed by a thread."""
+        """Resources for which a thread follows the plugins."""
         self._is_closed = False
         self._questions = Questions(wake, clock)
         self.begin_turn = self._questions.begin_turn
@@ -201,7 +203,7 @@ class DevicePlugins:
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
     def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
-        """Have plugins prepare the devices of a container before its start, if they require that. None means success."""
+        """Have plugins prepare the devices of a container before its start, if the plugins require that. None means success."""
         ids: dict[str, tuple[str, ...]] = {}
         for device in held:
             ids[device.resource] = (*ids.get(device.resource, ()), device.id)
@@ -219,7 +221,7 @@ class DevicePlugins:
         return None
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problems with disconnected plugins."""
+        """Return the problems of disconnected plugins."""
         with self._lock:
             gone = sorted(
                 (plugin.resource, plugin.why_ended) for plugin in self._plugins.values() if plugin.ended_at is not None
@@ -261,8 +263,8 @@ class DevicePlugins:
         return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
-        """Return the reason to refuse a registration, in kubelet's words if kubelet has the same check. Empty means that the registration
-        is accepted.
+        """Return the reason to refuse a registration. For a check that kubelet also makes, the reason has kubelet's words. Empty means that
+        the registration is accepted.
         """
         if asked.version != wire.VERSION:
             return f'requested API version "{asked.version}" is not supported by kubelet. Supported version is "{wire.VERSION}"'

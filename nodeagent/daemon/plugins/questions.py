@@ -1,6 +1,6 @@
 """Questions to device plugins, asked in separate threads. The deciding thread uses the answers received so far, and never waits.
 
-A decision without an answer is postponed. Once the answer is received, a turn repeats the whole decision with all answers so far.
+A decision that needs a missing answer is postponed. Once the answer has arrived, a turn repeats the whole decision with all answers so far.
 """
 
 import threading
@@ -15,7 +15,7 @@ T = TypeVar("T")
 KEPT_SECONDS = 600.0
 """Time after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
 MOST_KEPT = 256
-"""Maximum number of decisions with saved answers. If there are more, the answers for the oldest decision are dropped."""
+"""Maximum number of decisions with saved answers. If the limit is exceeded, the answers for the oldest decision are dropped."""
 
 
 MOST_QUESTIONS = 512
@@ -32,30 +32,32 @@ class _Inquiry:
         self.answers: dict[Hashable, object] = {}
         """Answers and errors, by question."""
         self.used: set[Hashable] = set()
-        """Questions of the current turn that have been answered."""
+        """Questions whose answers were used in the current turn."""
         self.missing: Hashable | None = None
         """Question without an answer. None means that the last question has been answered."""
         self.is_current = False
-        """Whether the current turn has made the decision."""
+        """Whether the decision was made or repeated in the current turn."""
         self.made_at = 0.0
         self.count = 0
         """Number of questions so far."""
 
 
 class Questions:
-    """Questions by lane (a queue in which one question is asked at a time). `wake` is called when a lane has received an answer."""
+    """Questions to device plugins, asked one at a time per lane. A lane is the queue of one plugin and purpose. `wake` is called when an
+    answer has arrived.
+    """
 
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
         self._asking: dict[Hashable, str] = {}
-        """Asker of the current question, by lane."""
+        """Asker of the pending question, by lane."""
         self._inquiries: dict[str, _Inquiry] = {}
         """Questions of each decision, by asker (such as a pod's UID)."""
 
     def begin_turn(self) -> None:
-        """Forget the decisions that the last turn has completed, and answers that decisions no longer use."""
+        """Forget the decisions that the last turn has completed, and the answers that no decision uses any more."""
         oldest = self._clock() - KEPT_SECONDS
         with self._lock:
             for asker, decision in tuple(self._inquiries.items()):
@@ -69,7 +71,9 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Return whether the lane is free for this asker: another asker has no pending question, or this asker has its last answer."""
+        """Return whether this asker may use the lane: its last question has been answered, or no other asker's question is pending in the
+        lane.
+        """
         with self._lock:
             decision = self._inquiries.get(asker)
             has_answer = decision is not None and decision.missing in decision.answers
@@ -80,8 +84,8 @@ class Questions:
 
         Args:
             asker: the decision, such as a pod's UID.
-            lane: the lane of the question.
-            asked: the question. A decision asks each question once.
+            lane: the queue in which the question is asked.
+            asked: the question. Within a decision, each question is asked only once.
             ask: function that returns the answer or raises DevicePluginFailedError, in a separate thread.
 
         Raises:

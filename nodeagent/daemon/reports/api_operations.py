@@ -41,7 +41,7 @@ class ApiOperations:
     async def check_config(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         """Check whether a configuration could be applied now.
 
-        With `apply`, then reload the agent's configuration file, and wait for that turn.
+        With `apply`, also have the agent reload its configuration file, and wait for the turn that does so.
         """
         view, path = self._agent.view, str(arguments.get("config"))
         try:

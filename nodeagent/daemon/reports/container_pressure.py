@@ -26,14 +26,12 @@ class ContainerPressure:
     def follow(self, paths: Mapping[Holder, str], locate: Callable[[str], str] = str) -> None:
         """Replace the containers and the paths of their cgroups.
 
-        The deciding thread calls this method, and never changes `paths` afterwards.
-
-        `locate` returns the directory of a cgroup path.
+        The deciding thread calls this method, and never changes `paths` afterwards. `locate` returns the directory of a cgroup path.
         """
         self._held = paths, locate
 
     def values(self) -> Mapping[Series, float]:
-        """Return the current counters. Only one thread calls this."""
+        """Return the current counters. Only one thread may call this method."""
         (paths, locate), now = self._held, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or paths.keys() != self._read_of.keys():
             self._read_at, self._read_of = now, paths
@@ -46,7 +44,7 @@ class ContainerPressure:
 
 
 def _read_container(holder: Holder, path: str) -> Iterator[tuple[Series, float]]:
-    """Yield the counters of one container. A counter is left out if the kernel doesn't have its file."""
+    """Yield the counters of one container. A counter is left out if the kernel doesn't provide its file."""
     of_container = (("container", holder.container), ("namespace", holder.namespace), ("pod", holder.pod))
     text = read_pressure(path)
     periods = parse_throttled_periods(text.cpu_stat or "")

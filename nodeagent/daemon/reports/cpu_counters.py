@@ -77,7 +77,7 @@ class CpuCounters:
         self._held, self._claims = held, claims
 
     def values(self) -> dict[Series, int]:
-        """Return the current counters. Only one thread calls this."""
+        """Return the current counters. Only one thread may call this method."""
         held, claims, now = self._held, self._claims, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
             self._read_at, self._was_held = now, bool(held)
@@ -113,7 +113,7 @@ class _CountedFile:
 
         Args:
             held: the exclusive CPUs of each container.
-            claimed: labels of the file's rows for interrupts that the container's pod has requested, by container.
+            claimed: by container, the labels of the file's rows of interrupts that the container's pod has requested.
         """
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
@@ -131,7 +131,8 @@ class _CountedFile:
     def add_to(self, found: Counter[Series], held: Held, claims: Claims) -> None:
         """Add a series for each container and kind of interrupt.
 
-        Containers that request interrupts also have the kind `claimed`. Nothing is added if the kernel's file is missing or malformed.
+        Containers that request interrupts get a further series of the kind `claimed`. Nothing is added if the kernel's file is missing or
+        malformed.
         """
         if self._last is None:
             return

@@ -9,7 +9,7 @@ from nodeagent.core.metrics.totals import MetricsSnapshot
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of the only supported format, which kubelet also uses.
 
-OpenMetrics can't express two counters of kubelet, whose names don't end in `_total`.
+OpenMetrics isn't supported, because it can't express two of kubelet's counters: their names don't end in `_total`.
 """
 _CACHE_SECONDS = 1.0
 """Time for which a rendered text is reused if no new snapshot was published, so that many scrapes cost one rendering per second."""

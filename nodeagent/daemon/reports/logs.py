@@ -1,6 +1,6 @@
 """Log of the agent: structlog to stderr, as JSON for the journal and as text on a terminal. Each event is a line with a fixed name.
 
-Each line in the journal has a priority, and its subject as fields: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+In the journal, each line has a priority, and fields that name its subject: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
 NODEAGENT_CONTAINER.
 """
 
@@ -174,7 +174,7 @@ def pod_fields(pod: Pod, container: str | None = None) -> dict[str, str]:
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Log one event of a turn. `extra` has values of the whole turn, such as its duration."""
+    """Log one event of a turn. `extra` contains values that concern the whole turn, such as its duration."""
     fields: dict[str, str | int] = {
         **pod_fields(event.pod, event.container),
         "source": event.origin.name,

@@ -1,4 +1,4 @@
-"""Metrics of the deciding thread. Other threads read one immutable snapshot per turn."""
+"""Metrics of the deciding thread. Other threads read them from one immutable snapshot per turn."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ class Stopwatch(Struct):
     took_ms: list[int] = field(default_factory=list)
     """Durations of decisions in whole milliseconds, as kubelet observes them. Most durations are 0."""
     alive: Callable[[], None] = lambda: None
-    """Heartbeat function, called after each decision."""
+    """Function called after each decision, which tells systemd's watchdog that the agent is alive."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        """Decide on a pod as `step` does by default, and measure the duration."""
+        """Decide on a pod, as `step` does without a stopwatch, and record the duration."""
         began = self.clock()
         decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
@@ -73,7 +73,7 @@ class MetricsRecorder:
         self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0
-        """Time since which the configuration file is refused, in seconds since the epoch. 0 means that the file is valid."""
+        """Time at which the configuration file was refused, in seconds since the epoch. 0 means that the file is valid."""
         self.served: dict[Series, int] = {}
         """Counters of the serving thread, which also renders the metrics."""
         self.pressure = ContainerPressure()
@@ -82,9 +82,9 @@ class MetricsRecorder:
         self._hashed: tuple[Config, str] | None = None
         """Configuration of the last rendering, with its hash. The serving thread computes the hash."""
         self._of_resources: tuple[Managers | None, Promises | None, tuple[tuple[Series, int], ...]] = None, None, ()
-        """Gauges of the resources, with the values from which they were computed."""
+        """Gauges of the resources, together with the managers and allocations from which they were computed."""
         self._last = self._snapshot({})
-        """Snapshot of the last complete turn. A turn without changes shows the gauges of this snapshot again."""
+        """Snapshot after the last complete turn. A turn without changes publishes the gauges of this snapshot again."""
         self.exposition = Exposition(
             self._last,
             aliases=self._aliases,

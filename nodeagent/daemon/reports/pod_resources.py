@@ -26,7 +26,8 @@ from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError,
 
 _CALLS_PER_SECOND = 100
 _CALLS_AT_ONCE = 10
-"""kubelet's rate limit: calls per second, and calls in a burst (podresources/grpc: DefaultQPS, DefaultBurstTokens)."""
+"""kubelet's rate limit: calls per second, which is also the number of calls in a burst (podresources/grpc: DefaultQPS, DefaultBurstTokens).
+"""
 
 
 class PodResources:

@@ -38,7 +38,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
     Args:
         state: the node's state.
-        for_room: whether a container that was refused for lack of resources gets a new decision (`Config.retries_for_room`).
+        for_room: whether a container that was refused for lack of resources is decided again later (`Config.retries_for_room`).
     """
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
@@ -50,7 +50,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
 
 def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Describe pods of a container runtime that are refused because of their names. These pods aren't part of any other list."""
+    """Describe pods of a container runtime that are refused because of their names. These pods appear in no other list."""
     known = {entry.pod.uid for entry in state.entries}
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
@@ -163,7 +163,9 @@ def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
 
 
 def describe_withheld(kept: Withheld, online: CpuSet) -> str:
-    """Describe CPUs that a cgroup above withholds from the pods. Clearing AllowedCPUs= doesn't restore them, because of systemd #43846."""
+    """Describe CPUs that a cgroup above withholds from the pods. Clearing AllowedCPUs= doesn't give these CPUs back, because of systemd
+    #43846.
+    """
     return (
         f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
         f"(give them back: `systemctl set-property --runtime {kept.path.rpartition('/')[2]} AllowedCPUs={online}`)"

@@ -48,13 +48,13 @@ class _Unopened(NamedTuple):
 
 
 class _JobApi(LocalApi):
-    """API of the socket for jobs. Each job that waits for room keeps a connection open (`Limits.queued`)."""
+    """API on the socket for jobs. Each job that waits for free CPUs keeps a connection open (`Limits.queued`)."""
 
     bounds = replace(LocalApi.bounds, connections=192)
 
 
 class Publisher:
-    """Server of all sockets while the `with` block runs."""
+    """Server of all the agent's sockets while the `with` block runs."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Publisher:
         return tuple(Problem(text, kind=ProblemKind.SERVICE) for text in problems if text)
 
     def _job_service(self, jobs: Jobs) -> _Unopened:
-        """Return the service for jobs. Its separate socket distinguishes the right to run jobs from the right to read the state."""
+        """Return the service for jobs. Jobs have a separate socket, because a user may run jobs without the right to read the state."""
         configured, requests, queue = self._config.jobs, JobRequests(jobs, self._agent), JobQueue(jobs, self._agent)
         reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)

@@ -1,4 +1,4 @@
-"""Counts of problems, and of pods and containers that need attention; one line about them for `systemctl status` and `/readyz`."""
+"""Counts of problems, and of pods and containers that need attention, and the status line for `systemctl status` and `/readyz`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def count_wrong(
 
 
 def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
-    """Count the containers that have no usable CPU and should run."""
+    """Count the containers that should run but have no usable CPU."""
     pool = shared_pool(managers, state.promises, online)
     if pool:
         return 0

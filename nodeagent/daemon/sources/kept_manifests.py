@@ -1,4 +1,4 @@
-"""File with the parsed manifests of a stopped agent, for the next agent process."""
+"""File in which a stopping agent saves its parsed manifests for the next agent process."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ _PARSERS = ("core/model", "formats/manifest", "formats/syntax")
 
 
 class KeptManifests:
-    """Storage for parsed manifests. The file only saves time, so an unusable or unwritable file isn't an error."""
+    """Storage of parsed manifests. The file only saves time, so a failure to read or write it isn't an error."""
 
     def __init__(self, config: Config) -> None:
         self._path = str(Path(config.runtime_directory) / PARSED_MANIFESTS)

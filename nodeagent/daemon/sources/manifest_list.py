@@ -37,14 +37,14 @@ class ManifestList:
         self._watch = watch
         self._overdue = _OverdueFiles(directory, patience_seconds, clock)
         self._alive = alive
-        """Heartbeat function, called after each file, because thousands of new files take time."""
+        """Function called after each file, which tells systemd's watchdog that the agent is alive. Thousands of new files take long."""
         self._kept = kept
         left = {} if kept is None else kept.take()
         self._parsed = {name: _ParsedFile.of(name, content, documents) for name, (content, documents) in left.items()}
         """Files as of the last read, or as parsed by an earlier agent process."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
-        """Result of the last read. None before the first read."""
+        """Result of the last read. None means that there was no read yet."""
 
     def follow(self, config: Config) -> None:
         """Apply the fields of the configuration that can change without a restart."""
@@ -148,11 +148,11 @@ class _OpenFile(Struct):
     since: float
     """Monotonic time at which the file was first seen open."""
     problem: str | None = None
-    """Problem with the file, set once it has been open for too long. The writing process is determined only at that time."""
+    """Problem with the file, set once it has been open for too long. Only then is the process that has the file open determined."""
 
 
 class _OverdueFiles:
-    """Conditions of the directory that are normal for a short time, and count as problems after `patience_seconds`."""
+    """Conditions of the directory that are normal for a short time. They count as problems after `patience_seconds`."""
 
     def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
         self.patience_seconds = patience_seconds
@@ -162,10 +162,11 @@ class _OverdueFiles:
         self._others: dict[str, float] = {}
         """Files with other names than manifests, each with the time when it was first seen. Editors soon remove such temporary files."""
         self._partial_since: float | None = None
-        """Time since when every scan was incomplete because the directory kept changing. None means that the last scan was complete."""
+        """Time since which all scans have been incomplete, because the directory kept changing. None means that the last scan was complete.
+        """
 
     def update(self, scan: ManifestScan) -> None:
-        """Apply the result of a scan, and look up the processes that have kept files open for too long."""
+        """Take the result of a scan into account, and look up the processes that have kept files open for too long."""
         now = self._clock()
         self._others = {name: self._others.get(name, now) for name in scan.others}
         if not scan.is_partial:
@@ -187,7 +188,7 @@ class _OverdueFiles:
                 )
 
     def find_open_problem(self, name: str) -> str | None:
-        """Return the problem with a file that has been open for too long. None means that there is no problem."""
+        """Return the problem with a file that has been open for too long. None means that the file isn't open, or not for too long."""
         file = self._open.get(name)
         return None if file is None else file.problem
 

@@ -48,7 +48,7 @@ class ConfigFile:
         """Time since which the file is refused, in seconds since the epoch. 0 means that the file is valid."""
 
     def load(self) -> NodeSetup:
-        """Read the configuration for a start. If the file is invalid, read the last valid configuration.
+        """Read the configuration at a start. If the file is invalid, read the last valid configuration instead.
 
         Raises:
             StartError: the file is invalid, and no last valid configuration of this file fits the machine.
@@ -64,7 +64,7 @@ class ConfigFile:
         return node
 
     def reload(self, agent: Agent) -> None:
-        """Apply the whole changed file. After a failure, only the attribute `problem` has changed."""
+        """Apply the whole changed file. If that fails, only the attribute `problem` changes."""
         try:
             content = read_config_text(self.path)
             node = build_node(content, self.path)
@@ -93,7 +93,7 @@ class ConfigFile:
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:
-        """Report the parts of this configuration that need attention, and save it as the last valid configuration."""
+        """Report the parts of this configuration that need attention. Save the configuration as the last valid one."""
         for note in config.notes:
             self._log.warning("configuration_note", problem=note)
         if config.reported_fields:

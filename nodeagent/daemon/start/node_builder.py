@@ -1,4 +1,6 @@
-"""Node for decisions: configuration, machine and managers. Commands that only read the node of a running agent don't import this module."""
+"""Builder of the node for decisions: configuration, machine and resource managers. Commands that only read a running agent's node don't
+import this module.
+"""
 
 from collections.abc import Callable
 
@@ -18,8 +20,8 @@ def load_node(path: str, root: str = "/") -> NodeSetup:
     """Read the configuration and the machine.
 
     Raises:
-        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would not start either, so the message has
-            kubelet's words, with one finding per line.
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would refuse to start, too, so the message
+            uses kubelet's words, with one finding per line.
     """
     return build_node(read_config_text(path), path, root)
 
@@ -64,7 +66,7 @@ def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Start the time limit of CPU plugins for a turn or a start. `alive` is called after each answer of a plugin."""
+    """Start the time limit for CPU plugins in a turn or at the agent's start. `alive` is called after each answer of a plugin."""
     for plugin in node.managers.cpu_plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
@@ -76,7 +78,7 @@ def discover(config: Config, source: str) -> NodeSetup:
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the managers of a node. `source` names the file or other origin of the configuration in messages.
+    """Build the resource managers of a node. Messages use `source`, the file or other origin of the configuration.
 
     Raises:
         StartError: the configuration doesn't fit the machine.

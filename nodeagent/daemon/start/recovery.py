@@ -76,7 +76,9 @@ class Evidence(Struct, frozen=True):
 def read_evidence(
     config: Config, tree: CgroupTree, runner: Runner, manifests: Sequence[Manifest]
 ) -> Evidence | tuple[Problem, ...]:
-    """Read the cgroups and the launcher's runs, or return the problems. A state rebuilt from incomplete evidence would lose pods."""
+    """Read the cgroups and the launcher's runs. If that fails, return the problems, because a state rebuilt from incomplete evidence would
+    lose pods.
+    """
     runs, observed = runner.look(), dict[str, ObservedCgroup]()
     problems = [runs] if isinstance(runs, Problem) else []
     units = UnitCgroups(tree, recorded=UnitRecords(config).look)
@@ -93,7 +95,7 @@ class Recovery(Struct, frozen=True):
     """Report of a start whose saved state was missing, unusable or changed."""
 
     problems: tuple[str, ...]
-    """Reasons why files could not be used unchanged."""
+    """Reasons why saved files could not be used, or not without changes."""
     unusable: tuple[str, ...] = ()
     """Names of the files to set aside before new files are written."""
     adopted: tuple[str, ...] = ()
@@ -102,7 +104,7 @@ class Recovery(Struct, frozen=True):
     refused: tuple[PodEntry, ...] = ()
     """Admitted pods without processes that are now refused because their resources no longer exist."""
     is_ordinary: bool = False
-    """Whether the only problems are amounts that the kernel may report slightly differently after each boot."""
+    """Whether all problems are only differences in amounts that the kernel may report slightly differently after each boot."""
 
 
 class Start(Struct, frozen=True):
@@ -127,9 +129,10 @@ def start_state(
         node: the node as discovered.
         manifests: the current manifests.
         now_ms: the time of the wall clock.
-        look: function that returns the running pods, or None if the agent was asked to stop. Called only if the files aren't sufficient.
+        look: function that returns the running pods, or None if the agent was asked to stop. It is called only if the files aren't
+            sufficient.
         alive: called after each answer of a CPU plugin.
-        devices: function that scans devices. Called only if a new decision on a pod with claims may be necessary.
+        devices: function that scans devices. It is called only if a new decision on a pod with claims may be necessary.
 
     Returns:
         The initial state. None means that the agent was asked to stop.
@@ -195,7 +198,7 @@ def _adapt_state(
 
 
 def _managers_with_devices(node: NodeSetup, pods: Iterable[Pod], devices: DeviceLook) -> Managers:
-    """Return the managers for decisions on these pods, with devices if a pod has claims."""
+    """Return the managers for decisions on these pods. The managers include the devices if a pod has claims."""
     if devices is None or not any(pod.claims for pod in pods):
         return node.managers
     return node.managers.knowing(devices(node.topology))

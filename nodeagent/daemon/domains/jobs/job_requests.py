@@ -1,4 +1,6 @@
-"""Requests for jobs, in the serving thread: check the user's limits, and answer once the owner process is in the job's cgroup."""
+"""Requests for jobs, handled in the serving thread: each request is checked against the user's limits. It is answered once the owner
+process is in the job's cgroup.
+"""
 
 import asyncio
 import os
@@ -53,7 +55,7 @@ class Limits(Struct, frozen=True):
     waiting_per_user: int = 8
     """Maximum number of waiting requests per user, so that one user can't block all others."""
     queued: int = 160
-    """Maximum number of jobs that wait for room. Each of these jobs keeps a connection open."""
+    """Maximum number of jobs that wait for free CPUs and memory. Each of these jobs keeps a connection open."""
     queued_per_user: int = 40
     lookup_seconds: float = 10.0
     """Time limit for a query of the user database, which may be on another machine."""
@@ -76,9 +78,9 @@ class JobRequests:
         self._waiting: Counter[int] = Counter()
         """Numbers of waiting requests by user ID."""
         self._queued: Counter[int] = Counter()
-        """Numbers of requests of jobs that wait for room, by user ID."""
+        """Numbers of open requests by user ID, for jobs that wait for free CPUs and memory."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
-        """Threads that query the user database, so that a slow database doesn't delay other operations."""
+        """Threads that query the user database. With separate threads, a slow database doesn't delay other operations."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
         """Have the agent decide on a job, and wait for the job's start. The calling process always becomes the owner of the job.
@@ -168,7 +170,7 @@ class JobRequests:
         Args:
             name: the pod's name.
             amounts: the requested amounts.
-            where: the requested NUMA node, class of cores and devices.
+            where: the requested NUMA node, core class and devices; None for each that isn't requested.
             quiet: the profile and settings of its cores.
 
         Raises:
@@ -200,7 +202,9 @@ class JobRequests:
         return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
-        """Describe the core settings of a quiet job: the settings in effect, and the settings that aren't in effect, with reasons."""
+        """Describe the core settings of a quiet job: the settings in effect, and the other requested settings with the reasons why they
+        aren't in effect.
+        """
         node, host = self._agent.node, self._agent.edges.host_settings
         settings = (
             {}
@@ -227,8 +231,8 @@ class JobRequests:
         return {"configurationHash": hash_config(config), "runThresholds": thresholds}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Wait at most a minute until a job has released everything and other programs can use its CPUs. Return whether the job was
-        released in this time.
+        """Wait at most a minute until a job has released all its resources and other programs can use its CPUs. Return whether this
+        happened in time.
 
         Raises:
             NodeAgentError: the request is malformed, or too many requests wait.
@@ -260,7 +264,7 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
 
     def _check_room(self, peer: Peer, *, is_queued: bool = False) -> None:
-        """Raise JobRequestError if too many requests are waiting."""
+        """Raise JobRequestError if too many requests are waiting, of all users or of this user."""
         limits = self._limits
         if is_queued:
             own, every = self._queued[peer.uid], self._queued.total()
@@ -312,8 +316,8 @@ class JobRequests:
     async def _request(
         self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
     ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
-        """Return the pod and the pending answer of the owner's waiting job with this ticket, or of a new job. After an error, the
-        handle of the owner's process is closed.
+        """Find the owner's waiting job by its ticket, or request a new job. Return the job's pod and the pending answer. After an error,
+        the handle of the owner's process is closed.
 
         Raises:
             NodeAgentError: the job could not be requested.
@@ -333,7 +337,7 @@ class JobRequests:
         return pod, self._jobs.ask(pod, user, owner, ticket, max_ms, reservation, weight)
 
     async def _check_turn(self, uid: str, user: int) -> None:
-        """Wait until it is the job's turn, and check that its user may still run jobs. The wait may take days.
+        """Wait until the job can start, and check that its user may still run jobs. The wait may take days.
 
         Raises:
             JobRequestError: the user may no longer run jobs. The job is dropped.
@@ -349,8 +353,8 @@ class JobRequests:
     async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
         """Return the user's limits once they allow another job. None means that the user has no limits.
 
-        Wait while the limits are exceeded only because ended jobs haven't released everything yet. A job in a reservation counts as one
-        job. Amounts that the reservation covers aren't counted again for the job.
+        Wait while the limits are exceeded only because ended jobs haven't released all their resources yet. A job in a reservation counts
+        as one job. Amounts that the reservation covers aren't counted again for the job.
 
         Raises:
             JobRequestError: the user isn't allowed to run jobs or doesn't have the reservation, or this job exceeds the limits together
@@ -396,8 +400,8 @@ class JobRequests:
     async def _look_up(self, user: int, bounds: JobBounds) -> JobBounds:
         """Check in the user database that the user is in the group, and return the limits with the user's share.
 
-        The socket admits every process that has the group. In a user namespace, such a process may take any subordinate ID of its user, and
-        each ID would have separate limits.
+        The socket admits every process that has the group. In a user namespace, such a process may change to any subordinate ID of its
+        user. Without this check, each of these IDs would have separate limits.
 
         Raises:
             JobRequestError: the user isn't in the group, or the user database doesn't answer.

@@ -1,4 +1,4 @@
-"""Jobs: a source of pods that exist as long as their owner processes.
+"""Source of jobs, which are pods that exist as long as their owner processes.
 
 Each job is also recorded in a file for a restarted agent. The agent neither starts nor ends processes of a job, because the owner itself
 executes the command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
@@ -33,7 +33,7 @@ _FILE = "job"
 
 
 class JobNotKeptError(NodeAgentError):
-    """A job was dropped before it started."""
+    """A waiting job was dropped before it started."""
 
 
 class JobRefusal(Struct, frozen=True):
@@ -45,19 +45,20 @@ class _Job(Struct, eq=False):
     record: JobRecord
     owner: Owner
     answer: Future[ContainerPlacement | JobRefusal] | None = None
-    """Answer for the waiting owner.
+    """Pending answer for the waiting owner.
 
-    None means that the owner is in the job's cgroup, or has a ticket and hasn't asked this agent process yet.
+    None means that the owner is already in the job's cgroup. None is also used for an owner with a ticket that hasn't asked this agent
+    process yet.
     """
     turn: Future[None] | None = None
-    """Answer to `watch_turn`, while the owner may not enter the cgroup yet."""
+    """Future of `watch_turn`. While it is set, the owner may not enter the cgroup."""
     path: str = ""
-    """Path of the pod's cgroup. Its counts include what happens at the pod's own memory limit. Empty until the job is admitted."""
+    """Path of the pod's cgroup, whose event counters include OOM kills at the pod's own memory limit. Empty until the job is admitted."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
-    """UIDs of the jobs that were ending when this job was last refused. Once they release their CPUs, this job may fit."""
+    """UIDs of the jobs that were ending when this job was last refused. This job may fit once they have released their CPUs."""
 
     def end_turn(self) -> None:
-        """Answer `watch_turn`."""
+        """Complete the future of `watch_turn`."""
         if self.turn is not None and not self.turn.done() and self.turn.set_running_or_notify_cancel():
             self.turn.set_result(None)
 
@@ -86,7 +87,7 @@ def make_terms(record: JobRecord) -> JobTerms:
 
 
 class ProcessTaker(Protocol):
-    """Writer of the pods' cgroups."""
+    """Interface to move processes into the pods' cgroups."""
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process into a cgroup. False means that the process has exited. Raises CgroupError if the move fails."""
@@ -98,7 +99,7 @@ def job_directory(config: Config) -> str:
 
 
 class Jobs:
-    """Source of jobs. Any thread may request a job; all other work is done in the deciding thread."""
+    """Source of jobs. Any thread may request a job; all other methods are for the deciding thread."""
 
     def __init__(
         self,
@@ -116,11 +117,11 @@ class Jobs:
         self._jobs: dict[str, _Job] | None = None
         """Jobs by UID. None means that the records of an earlier agent process have not been read yet."""
         self._ended: dict[str, JobRecord] = {}
-        """Records by UID of jobs whose owners have exited, but which may still occupy CPUs."""
+        """Records of jobs whose owners have exited but which may still occupy CPUs, by UID."""
         self._ended_on_terminals: tuple[EndedJob, ...] = ()
         """Jobs that have ended since the last `take_ended_on_terminals`."""
         self._releases: dict[str, list[Future[None]]] = {}
-        """Pending answers, by UID, to callers that wait until the job has released everything."""
+        """Pending answers to callers that wait until a job has released all its resources, by UID."""
         self._asked_ms = 0
         """Time of the last call of `_seconds_left`, in milliseconds since boot."""
         self._watch = OwnerWatch(wake, self._seconds_left)
@@ -131,7 +132,7 @@ class Jobs:
         """Ignore a changed configuration, because jobs don't depend on the configuration."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
-        """Return two groups of a user's records: jobs whose owners still run, and other jobs that may still occupy CPUs."""
+        """Return two groups of a user's records: the jobs whose owners still run, and the other jobs, which may still occupy CPUs."""
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record for job in jobs if job.owner.is_alive())
@@ -154,14 +155,15 @@ class Jobs:
             pod: the job's pod.
             user: user ID of the owner.
             owner: the process that requests the job.
-            ticket: the owner's text for `resume`. A job with a ticket waits for room. Empty means that a job without room is refused.
+            ticket: text by which `resume` finds the job again. A job with a ticket waits until enough CPUs and memory are free. Empty means
+                that the job is refused if they aren't free now.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
             reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means that the job has no
                 reservation.
             weight: the weight of the user.
 
         Returns:
-            The job's placement once the owner is in the job's cgroup, or the refusal.
+            A future of the job's placement, completed once the owner is in the job's cgroup, or of the refusal.
 
         Raises:
             NodeAgentError: the job can't be recorded. Then no decision on it is made.
@@ -200,7 +202,7 @@ class Jobs:
         return answer
 
     def watch_turn(self, uid: str) -> Future[None]:
-        """Return a future that is done once the job has room, is refused or has ended.
+        """Return a future that is completed once the job can start, is refused or has ended.
 
         The owner then enters the cgroup only after `let_in`.
         """
@@ -215,7 +217,7 @@ class Jobs:
         return turn
 
     def let_in(self, uid: str) -> None:
-        """Let the owner of a job with room enter the job's cgroup."""
+        """Let the owner of a job that can start enter the job's cgroup."""
         with self._lock:
             job = (self._jobs or {}).get(uid)
             if job is not None:
@@ -223,7 +225,7 @@ class Jobs:
         self._wake()
 
     def watch_release(self, uid: str) -> Future[None]:
-        """Return a future that is done once a job has released everything and other programs can use its CPUs."""
+        """Return a future that is completed once a job has released all its resources and other programs can use its CPUs."""
         released: Future[None] = Future()
         with self._lock:
             self._releases.setdefault(uid, []).append(released)
@@ -249,7 +251,7 @@ class Jobs:
             return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
-        """Find the waiting job whose owner asks again, and return its pod and a new pending answer.
+        """Find the waiting job of an owner that asks again, and return its pod and a new pending answer.
 
         None means that there is no such job.
         """
@@ -294,13 +296,13 @@ class Jobs:
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
     def take_ended_on_terminals(self) -> tuple[EndedJob, ...]:
-        """Return the jobs that have ended since the last call, and may have a terminal on which someone waits for them."""
+        """Return the jobs that have ended since the last call and may have a terminal, because a user may be waiting for them there."""
         with self._lock:
             ended, self._ended_on_terminals = self._ended_on_terminals, ()
             return ended
 
     def _read(self) -> None:
-        """Read the jobs that an earlier agent process recorded, and remove all other files."""
+        """Read the jobs that an earlier agent process has recorded. Remove all other files in the directory."""
         jobs = {} if self._jobs is None else self._jobs
         for name, content in sorted(self._files.read().items()):
             uid = name.partition("/")[0]
@@ -342,7 +344,7 @@ class Jobs:
 
         Answer waiting jobs on which a turn has decided, and callers that wait for a job's end.
 
-        Pods that could not be saved are refused in `state`. `ready` has the complete cgroups, and `placed` the placements.
+        Pods that could not be saved are refused in `state`. `ready` names the complete cgroups, and `placed` contains the placements.
         """
         self.reservations.end_turn(state)
         with self._lock:
@@ -390,7 +392,7 @@ class Jobs:
         self._wake()
 
     def _begin(self, job: _Job) -> bool:
-        """Record the end time of a job with a time limit or in a reservation. This time never changes later.
+        """Record the end time of a starting job with a time limit or in a reservation. The recorded time never changes later.
 
         False means that the job is dropped, because the end time can't be recorded or the reservation has ended.
         """

@@ -1,5 +1,5 @@
-"""Requests for reservations, in the serving thread: check the user's limits, try the reservation in a turn, decide on the reservation, and
-save it.
+"""Requests for reservations, handled in the serving thread: check the user's limits, try the reservation in a turn, accept or refuse it,
+and save it.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class ReservationRequests:
             )
 
     async def _decide(self, new: Reservation) -> str | None:
-        """Save the reservation, or return the reason why it can't be made.
+        """Try the reservation in a turn, and save it. Return the reason if it can't be made, or else None.
 
         Raises:
             NodeAgentError: the agent has not made a decision, or the reservation could not be saved.
@@ -122,7 +122,7 @@ class ReservationRequests:
         return obstacle
 
     async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Cancel a reservation. Its running jobs keep their time limits, and its waiting jobs are refused.
+        """Cancel a reservation. Jobs that run in it keep their time limits; jobs that wait in it are refused.
 
         Raises:
             NodeAgentError: the user has no such reservation, or it can't be cancelled.

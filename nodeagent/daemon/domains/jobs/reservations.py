@@ -1,4 +1,4 @@
-"""Reservations of the node: saved in a file that survives a loss of power, and passed to each turn."""
+"""Reservations of the node. They are saved in a file that survives a loss of power, and passed to each turn."""
 
 import os
 import threading
@@ -20,9 +20,9 @@ _MAX_BYTES = 1 << 20
 
 
 class Reservations:
-    """Reservations that have not ended. Any thread may read them, but only one thread at a time changes them.
+    """Reservations that have not ended. Any thread may read them, but only one thread at a time may change them.
 
-    A new reservation is first held: until it is decided on, turns respect it and don't start jobs that conflict with it.
+    A new reservation is *held* until the decision on it: turns already respect it, and start no job that conflicts with it.
     """
 
     def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
@@ -35,11 +35,13 @@ class Reservations:
         """Lock that a thread holds while it replaces the file."""
         self._held: Reservation | None = None
         self._seen: Future[NodeState] | None = None
-        """Pending answer to the caller of `hold`. None means that there is no held reservation, or that the answer was given."""
+        """Future that `hold` has returned, for the state after a turn. None means that no reservation is held, or that the future is
+        completed.
+        """
         self._is_listed = False
         """Whether the current turn respects the held reservation."""
         self._is_unusable = False
-        """Whether the file can't be parsed. Such a file is set aside before a new one is written."""
+        """Whether the file can't be parsed. Such a file is renamed before a new one is written."""
         self._kept = self._saved = self._read()
         """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 
@@ -84,7 +86,7 @@ class Reservations:
             return self._drop_ended() + (() if self._held is None else (replace(self._held, is_made=False),))
 
     def end_turn(self, state: NodeState) -> None:
-        """Answer `hold` with the state after a turn, if the turn has respected the held reservation."""
+        """Complete the future of `hold` with the state after a turn, if the turn has respected the held reservation."""
         with self._lock:
             seen, is_listed, self._is_listed = self._seen, self._is_listed, False
             if not is_listed or seen is None:
@@ -94,8 +96,8 @@ class Reservations:
             seen.set_result(state)
 
     def hold(self, reservation: Reservation) -> Future[NodeState]:
-        """Let turns respect a reservation on which the decision isn't made yet. The result is the state after the first turn that respects
-        it.
+        """Make turns respect a reservation before the decision on it. Return a future of the state after the first turn that respects the
+        reservation.
         """
         seen: Future[NodeState] = Future()
         with self._lock:
@@ -104,17 +106,17 @@ class Reservations:
         return seen
 
     def drop_held(self) -> None:
-        """Forget the held reservation, unless it has been saved."""
+        """Forget the held reservation if it wasn't saved."""
         with self._lock:
             is_dropped, self._held, self._seen = self._held is not None, None, None
         if is_dropped:
             self.wake()
 
     def keep(self, reservation: Reservation) -> None:
-        """Save the held reservation, or drop it.
+        """Save the held reservation. If saving fails, drop it.
 
         Raises:
-            StateFileError: the reservation can't be saved. Then there is no reservation.
+            StateFileError: the reservation can't be saved.
         """
         try:
             with self._writing:
@@ -132,7 +134,7 @@ class Reservations:
         self.wake()
 
     def cancel(self, reservation: Reservation) -> None:
-        """End a reservation.
+        """Cancel a reservation.
 
         Raises:
             StateFileError: the change can't be saved. The reservation stays.

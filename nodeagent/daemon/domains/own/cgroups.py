@@ -22,7 +22,9 @@ class SourceReader(Protocol):
     """A source of pods that wakes the deciding thread when its pods change."""
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the pods. With `rescan`, the source is read again; otherwise the last result is used. `part` is as in `Domain.bring`."""
+        """Return the pods. With `rescan`, read the source again; otherwise return the last result. `part` has the same meaning as in
+        `Domain.bring`.
+        """
         ...
 
     def follow(self, config: Config) -> None:
@@ -38,14 +40,14 @@ class OwnDomain(PassiveDomain):
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
         self._by_run: tuple[tuple[PodEntry, ...], Mapping[str, str]] = ((), {})
-        """Last result of `_list_paths`, with the pod entries from which it was made."""
+        """Cached result of `_list_paths`, together with the pod entries from which it was made."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
         self._cgroups: ObservedCgroups = {}
         self._above: ObservedCgroups = {}
         self._all: ObservedCgroups = {}
-        """Observed cgroups: `_cgroups` from the pods' cgroup down, `_above` above the pods' cgroup, `_all` all of them."""
+        """Observed cgroups: `_cgroups` contains the pods' cgroup and those below, `_above` those above, `_all` all of them."""
 
     def follow(self, config: Config, /) -> None:
         for reader in self._readers:
@@ -72,10 +74,10 @@ class OwnDomain(PassiveDomain):
         return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
-        """Return the IDs of the runs whose main process is outside the container's cgroup.
+        """Return the IDs of the launcher's runs whose main process is outside the container's cgroup.
 
-        The search covers the runs that were outside before, the runs with changed cgroups, and a part of the others. The kernel doesn't
-        report that a process leaves a cgroup, unless the cgroup becomes empty.
+        The search covers the runs that were outside before, the runs whose cgroups have changed, and the fraction `part` of the other runs.
+        The kernel reports that a process has left a cgroup only if the cgroup becomes empty.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if not checked and not changed:
@@ -94,7 +96,7 @@ class OwnDomain(PassiveDomain):
         return self._strays
 
     def _list_paths(self, state: NodeState) -> Mapping[str, str]:
-        """Return the cgroup path of each container, by the run ID of the container's current attempt."""
+        """Return the cgroup path of each container, by the ID of the container's current run in the launcher."""
         if self._by_run[0] is not state.entries:
             self._by_run = state.entries, state.by_run()
         return self._by_run[1]

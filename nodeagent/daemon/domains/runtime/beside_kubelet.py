@@ -1,4 +1,4 @@
-"""Check that this node's kubelet leaves CPUs and memory to the agent (`nriSocket`)."""
+"""Check that this node's kubelet leaves CPU and memory management to the agent (`nriSocket`)."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ class ContainerCgroups(Struct, frozen=True):
     read_ids: frozenset[str] = frozenset()
     """IDs of the containers whose cgroups were read, including containers without a cgroup."""
     problem: Problem | None = None
-    """Reason why a cgroup can't be read. The container of this cgroup may be on any CPU. None means that every cgroup was read."""
+    """Reason why a container's cgroup can't be read. This container may run on any CPU. None means that every cgroup was read."""
 
     @property
     def populated(self) -> frozenset[str]:
@@ -36,9 +36,9 @@ class ContainerCgroups(Struct, frozen=True):
 def read_container_cgroups(
     tree: CgroupTree, registry: Registry, before: ContainerCgroups, *, again: bool
 ) -> ContainerCgroups:
-    """Read the cgroup of each container of the runtime. Without `again`, only read cgroups that are missing in `before`.
+    """Read the cgroup of each container of the runtime. Without `again`, only read the cgroups that are missing in `before`.
 
-    The turn has already taken the runtime's waiting calls. So a container that is about to start is already in its cgroup.
+    The turn has already received the runtime's waiting calls. A container that is about to start is therefore already in its cgroup.
     """
     by_id: dict[str, ObservedCgroup] = {} if again else dict(before.by_id)
     read_ids = set[str]() if again else set(before.read_ids)

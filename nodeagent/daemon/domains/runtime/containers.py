@@ -1,4 +1,4 @@
-"""Container runtime domain: decide on the runtime's calls, answer them, and push changes that the runtime didn't request."""
+"""Container runtime domain: decides on the runtime's calls, answers them, and pushes changes that the runtime didn't request."""
 
 import time
 from collections.abc import Callable
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from nodeagent.core.model.topology import Topology
 
 LOOK_SECONDS = 60.0
-"""Interval in seconds between two checks for refused pods that were removed, and for processes below kubepods outside known containers.
+"""Seconds between two searches for removed pods that were refused, and for processes below kubepods outside known containers.
 
 After its own restart, containerd 1.7 doesn't report removed pods.
 """
@@ -78,9 +78,9 @@ _CDI_SINCE = (0, 7, 0)
 
 
 class Misplaced(Struct, frozen=True):
-    """Container outside its CPUs, because the container started fail-open or was moved.
+    """Container outside its CPUs, because it was started without the agent's decision (fail-open) or was moved.
 
-    The record lasts until the cgroup has the right CPUs.
+    The record exists until the cgroup has the right CPUs.
     """
 
     id: str
@@ -99,18 +99,17 @@ class RuntimeMemory(Struct, frozen=True):
     unsaved: tuple[Message, ...] = ()
     """Events of a turn that could not be saved. The next turn handles them again."""
     postponed: tuple[Message, ...] = ()
-    """Messages on which the decision has to wait for device plugins."""
+    """Messages whose decision has to wait for answers of device plugins."""
     unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
-    """Calls with a decision whose answer still waits for device plugins."""
+    """Calls that have a decision, but whose answer still waits for device plugins."""
     fail_open_starts: int = 0
     """Number of containers that started fail-open (without the agent's decision) since the last count."""
     is_waiting: bool = False
-    """Whether the domain expects a change that won't wake the agent."""
+    """Whether the domain waits for a change that will not wake the agent, so that the next turn must come soon."""
     link_logged: str = ""
     """Connection state in the last log line: the problem, or "linked"."""
     unserved: str = ""
-    """Text with the names of pods that keep their allocations although the agent doesn't serve the runtime. Empty if there are no such
-    pods.
+    """Text that names the pods that keep their allocations although the agent doesn't serve the runtime. Empty if there are no such pods.
     """
 
 
@@ -126,7 +125,8 @@ class PendingDecisions(Struct, frozen=True):
 class RuntimeDomain(PassiveDomain):
     """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
 
-    `devices` finds the machine's devices for pods with a `near` annotation. If `pods` is None, kubelet isn't asked about pods.
+    `devices` returns the machine's devices, for pods with a `near` annotation. `pods` asks kubelet about pods; None means that kubelet
+    isn't asked.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class RuntimeDomain(PassiveDomain):
         """Whether the agent connects to the runtime. Without a connection, the runtime doesn't report its containers."""
         self._memory = RuntimeMemory()
         self._pending: PendingDecisions | None = None
-        """Decisions to answer. None before the first turn."""
+        """Decisions of the current turn, which are still to be answered. None before the first turn."""
 
     @property
     def name(self) -> str:
@@ -229,7 +229,7 @@ class RuntimeDomain(PassiveDomain):
         return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas, seen_room=draft.seen_room)
 
     def withdraw(self, why: str, /) -> None:
-        """Deny the waiting calls because of `why`, and keep the events for the next turn."""
+        """Deny the waiting calls with the reason `why`, and keep the events for the next turn."""
         assert self._pending is not None
         for asked, _ in self._pending.calls:
             asked.set_answer(Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
@@ -238,7 +238,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that containers may still use although these CPUs aren't allocated any more. If a cgroup is unreadable, return all
+        """Return the CPUs that containers may still use although the CPUs are no longer allocated. If a cgroup is unreadable, return all
         CPUs.
         """
         assert self._pending is not None
@@ -304,7 +304,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def has_listed(self) -> bool:
-        """Return whether the list of containers is known and saved. Also true if the runtime isn't served."""
+        """Return whether the runtime's list of containers is known and saved. The result is also true if the runtime isn't served."""
         is_saved = not any(isinstance(message.content, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 

@@ -30,7 +30,7 @@ def find_device_access(
     Args:
         devices: devices allocated to the container.
         answers: device plugins' answers to Allocate, by resource.
-        own: names of the environment variables that the container sets itself.
+        own: names of the environment variables in the container's own specification.
         takes_cdi: whether the runtime accepts CDI device names.
         files: returns the device files of a PCI function. None means this machine's files.
     """

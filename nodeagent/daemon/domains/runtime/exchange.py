@@ -1,7 +1,7 @@
 """Exchange between the runtime's connection and the deciding thread: a queue of messages, futures for answers, and changes to push.
 
 The runtime's calls wait for answers in the connection's thread, and pushes wait in a third thread. The deciding thread never waits (D31). A
-call on which the decision isn't made in time is denied, because the runtime would otherwise go on without the agent.
+call without a decision in time is denied. Without this denial, the runtime would start the container without the agent.
 """
 
 import threading
@@ -40,7 +40,7 @@ _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what
 
 
 class Message(Struct, frozen=True, eq=False):
-    """Message of the runtime for the deciding thread."""
+    """Message of the runtime to the deciding thread."""
 
     content: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
@@ -135,7 +135,7 @@ class RuntimeExchange:
         self._lock = threading.Lock()
         self._state = LinkState(looked_at=time.monotonic())
         self._is_all_visible = threading.Event()
-        """Event that is set while every sent change is visible in its cgroup."""
+        """Event that is set while all sent changes are visible in the containers' cgroups."""
         self._pusher: threading.Thread | None = None
 
     # Methods for the connection's thread
@@ -177,7 +177,7 @@ class RuntimeExchange:
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
     def _add_pods(self, known: Synchronized, until: float) -> Synchronized:
-        """Ask kubelet about the pods without a saved answer, and add the answers."""
+        """Ask kubelet about the pods for which no answer is saved, and return `known` with the answers added."""
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
@@ -209,7 +209,7 @@ class RuntimeExchange:
             return self._state
 
     def take(self) -> tuple[Message, ...]:
-        """Return the waiting messages. Also clear the due changes, so that no change is pushed before the turn has made its decisions."""
+        """Return the waiting messages. Also clear the due changes, so that no change is pushed before the turn has decided."""
         found = []
         with suppress(Empty):
             while True:
@@ -231,12 +231,12 @@ class RuntimeExchange:
         return found
 
     def look_again(self) -> None:
-        """Have the next push list the containers."""
+        """Have the next push list the containers again."""
         with self._lock:
             self._state = replace(self._state, is_look_due=True)
 
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget sent changes that are visible in cgroups, and changes of removed containers.
+        """Forget the sent changes that are visible in cgroups, and all changes of removed containers.
 
         `known` contains the IDs of the existing containers.
         """
@@ -287,7 +287,7 @@ class RuntimeExchange:
             self._log.warning("runtime_not_reached", problem=problem)
 
     def _take_due(self, known: Synchronized) -> tuple[Update, ...]:
-        """Return the changes that are due. Meanwhile, the runtime doesn't call plugins."""
+        """Return the due changes. While this function runs, the runtime doesn't call plugins."""
         self._put(Looked(self._add_pods(known, time.monotonic() + _PUSH_SECONDS)))
         with self._lock:
             due = self._state.due

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 0.25
 OF_ALL_SECONDS = 1.0
 """Time limit for a request about all pods, when the runtime connects."""
 _PAUSE_SECONDS = 5.0
-"""Pause after a timeout of kubelet. Without the pause, every new container would wait for kubelet."""
+"""Pause after a timeout of kubelet. Without the pause, every new container would wait for another timeout."""
 _ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
 
 
@@ -45,7 +45,7 @@ class PodsApi:
         self._is_expected = is_expected
         self._lock = threading.Lock()
         self._ask_at = 0.0
-        """Monotonic time before which kubelet isn't asked again."""
+        """Monotonic time until which kubelet isn't asked again."""
         self._problem = ""
         self.known: frozenset[str] = frozenset()
         """UIDs of the pods about which kubelet's answers are saved."""
@@ -70,14 +70,14 @@ class PodsApi:
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return kubelet's answers about pods without a saved answer, and about pods that were given to `ask_again`."""
+        """Return kubelet's answers about the pods without a saved answer, and about the pods that were passed to `ask_again`."""
         with self._lock:
             repeated, self._to_repeat = self._to_repeat, frozenset()
         new = tuple(uid for uid in uids if uid not in self.known or uid in repeated)
         return self._request(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
 
     def ask_again(self, uids: Iterable[str]) -> None:
-        """Include these pods in the next request, even if kubelet's answers about them are saved or the last request timed out."""
+        """Include these pods in the next request, even if answers about them are saved or the last request timed out."""
         with self._lock:
             self._to_repeat |= frozenset(uids)
             self._ask_at = 0.0

@@ -14,7 +14,7 @@ from nodeagent.formats.runtime.ttrpc import TtrpcCode
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses in seconds before each reconnect; the last pause repeats.
 
-The pauses are short, because the runtime starts containers unpinned meanwhile. containerd takes about a second to restart.
+The pauses are short, because meanwhile the runtime starts containers unpinned. containerd takes about a second to restart.
 """
 
 
@@ -63,12 +63,12 @@ class RuntimeLink:
 class Push:
     """A push of changes to existing containers: a second plugin connects and answers Synchronize with the changes.
 
-    The obvious call, Runtime.UpdateContainers, deadlocks containerd (containerd #13733). Without changes, a push only lists the containers
-    (containerd #13698).
+    The call Runtime.UpdateContainers isn't used, because it deadlocks containerd (containerd #13733). Without changes, a push only lists
+    the containers (containerd #13698).
 
-    Use it in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave. The runtime doesn't confirm
-    changes, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it doesn't synchronize
-    plugins.
+    Use a push in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave the block. The runtime
+    doesn't confirm changes, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it doesn't
+    synchronize plugins.
     """
 
     name = "nodeagent-push"
@@ -78,8 +78,8 @@ class Push:
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
         """Create a push.
 
-        `updates` returns the changes for the listed containers. While this function runs, the runtime doesn't call plugins, so answers to
-        calls can't be newer.
+        `updates` returns the changes for the listed containers. While this function runs, the runtime doesn't call plugins, so no later
+        answer to a call can contradict the changes.
         """
         self.index = index
         self._updates = updates

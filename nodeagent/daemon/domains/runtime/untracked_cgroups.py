@@ -22,7 +22,9 @@ class UntrackedCgroups(Struct, frozen=True):
     has_listed: bool = False
     """Whether the runtime has listed its containers."""
     suspects: Mapping[str, CpuSet] = MappingProxyType({})
-    """CPUs of the unknown cgroups in the last search, by cgroup. A pod's first process exists before the runtime reports the pod."""
+    """CPUs of the unknown cgroups in the last search, by cgroup. An unknown cgroup may still be that of a new pod, because a pod's first
+    process exists before the runtime reports the pod.
+    """
     searched_at: float | None = None
     found: Mapping[str, CpuSet] = MappingProxyType({})
     """CPUs that count as occupied, by the cgroup's path below the cgroup root."""
@@ -42,7 +44,7 @@ class UntrackedCgroups(Struct, frozen=True):
 def look_for_untracked(
     before: UntrackedCgroups, tree: CgroupTree, registry: Registry, now: float, seconds: float
 ) -> UntrackedCgroups:
-    """Search below kubepods if the last search is too old or the runtime has not listed its containers.
+    """Search below kubepods if the last search was too long ago, or if the runtime has not listed its containers yet.
 
     Otherwise read only the known untracked cgroups again.
 

@@ -23,7 +23,7 @@ from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
 _POLL_SECONDS = 0.005
 _Mismatch = tuple[str, str, str]
-"""File name, current content, and wanted content."""
+"""Name of a cgroup file, its current content, and the wanted content."""
 _UNIT_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
@@ -50,7 +50,7 @@ class Systemctl:
 
 
 class UnknownUnit(Struct, frozen=True):
-    """Pinned unit whose CPUs can't be set now."""
+    """Pinned unit whose CPUs can't be set now, with the reason."""
 
     path: str
     problem: str
@@ -60,7 +60,7 @@ class UnitsRead(Struct, frozen=True):
     """Result of the last read, except the cgroups."""
 
     unanswered: str = ""
-    """Reason why systemd didn't answer. The previous answers are then used again."""
+    """Reason why systemd didn't answer. The previous answers then stay in use."""
     unknown: tuple[UnknownUnit, ...] = ()
     down: frozenset[str] = frozenset()
     """Paths of units that are inactive, have no processes, and aren't starting."""
@@ -94,7 +94,7 @@ class UnitCgroups:
         self._known: Mapping[str, UnitProperties] = {}
         """Properties by unit, from systemd's last answer. Settings that were written since then are included."""
         self._timed_out: dict[str, tuple[_Mismatch, ...]] = {}
-        """Mismatches that remained at the time limit, by unit. The same mismatches aren't waited for again."""
+        """Mismatches that remained when the time limit had passed, by unit. The agent doesn't wait for the same mismatches again."""
         self.last_read = UnitsRead()
 
     @property
@@ -103,7 +103,7 @@ class UnitCgroups:
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
-        """Read the cgroups of units. Without `rescan`, systemd is only asked if a unit is new or may be starting.
+        """Read the cgroups of units. Without `rescan`, ask systemd only if a unit is new or may be starting.
 
         Raises:
             CgroupError: a cgroup can't be read.
@@ -132,8 +132,8 @@ class UnitCgroups:
         return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Return whether an inactive unit may be starting. If so, it has a cgroup, which systemd creates before the unit's
-        first process.
+        """Return whether an inactive unit may be starting. Such a unit has a cgroup, because systemd creates the cgroup before the first
+        process.
         """
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
@@ -207,7 +207,7 @@ class UnitCgroups:
         self._wait(unit, lambda: _files_without_effect(wanted, self._look_if_populated(cgroup)), hint)
 
     def _wait(self, unit: str, mismatches: Callable[[], Iterable[_Mismatch]], hint: str) -> None:
-        """Wait until there is no mismatch. systemd may answer before it writes the files, and doesn't send a notification afterwards."""
+        """Wait until there is no mismatch. systemd may answer before it writes the files, and it sends no notification afterwards."""
         until, last = time.monotonic() + self.patience_seconds, self._timed_out.get(unit)
         while found := tuple(mismatches()):
             if found == last or time.monotonic() > until:
@@ -274,7 +274,7 @@ def _observed_without_cgroup(path: str, cpus: CpuSet | None, *, is_populated: bo
 
 
 def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Yield each cpuset file of the parent that contains none of the wanted CPUs or nodes."""
+    """Yield each cpuset file of the parent cgroup in which none of the wanted CPUs or nodes are listed."""
     if parent is None:
         return
     cpus, nodes = parent.cpus_effective, parent.mems_effective

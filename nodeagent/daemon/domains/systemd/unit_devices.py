@@ -1,7 +1,8 @@
-"""Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. Imported once a unit has devices.
+"""Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. This module is imported only if a unit has devices.
 
 An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. A first rule would forbid all other devices,
-so the agent doesn't add rules to such a unit. It records added rules in the runtime directory, so that only these are removed later.
+so the agent doesn't add rules to such a unit. It records added rules in the runtime directory, so that only the added rules are removed
+later.
 """
 
 import json
@@ -35,7 +36,7 @@ def unit_device_directory(config: Config) -> str:
 
 
 class RuleKeeper(Protocol):
-    """Interface to systemd for device rules."""
+    """Interface to systemd's device rules of units."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
         """Return a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""
@@ -82,7 +83,7 @@ class UnitDevices:
         self._numbered: dict[str, frozenset[DeviceFile]] = {}
         """Device files at the last change of each unit's rules. systemd resolves device numbers only at a change."""
         self.overdue: Mapping[str, str] = {}
-        """Device files that could not be taken from a unit without allocated devices, each with the unit."""
+        """Device files that could not be taken away from a unit whose devices are no longer allocated, each with the unit."""
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
         """Add rules for the devices of each unit, and remove the added rules of other units. Return the problems.
@@ -164,7 +165,7 @@ class UnitDevices:
         return frozenset(found), left_out
 
     def _record(self, unit: str, rules: Rules) -> None:
-        """Record the added rules of a unit. Call this before rules are added, and after rules are removed."""
+        """Record the added rules of a unit. Call this method before rules are added, and after rules are removed."""
         assert self._added is not None
         if rules == self._added.get(unit, ()):
             return

@@ -1,6 +1,6 @@
 """Original settings of pinned systemd units, recorded in the runtime directory. A reboot removes both the records and the agent's settings.
 
-The state also contains the original settings. If the state is lost, only the records distinguish them from the agent's settings (D30).
+The state also contains the original settings. If the state is lost, only the records tell the original settings from the agent's (D30).
 """
 
 from collections.abc import Mapping

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SystemdDomain(PassiveDomain):
-    """systemd's domain, used by the deciding thread. If `systemd` is missing, the command `systemctl` is used."""
+    """systemd's domain, used by the deciding thread. Without `systemd`, the domain runs the command `systemctl`."""
 
     name = SYSTEMD
 
@@ -37,7 +37,7 @@ class SystemdDomain(PassiveDomain):
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """Device rules of units. None means that devices have not been allocated to units yet."""
+        """Device rules of units. None means that no device has been allocated to a unit yet."""
         self._left: frozenset[str] = frozenset()
         """Paths of units whose settings must be restored because pods no longer pin these units."""
         self._unclear: frozenset[str] = frozenset()
@@ -79,7 +79,9 @@ class SystemdDomain(PassiveDomain):
         )
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of units before the agent changes them. Remove a record once its unit is restored."""
+        """Record the original settings of units before the agent changes them. Remove a record once its unit has its original settings
+        again.
+        """
         wanted = {
             container.unit: status.unit_before
             for entry in state.entries
@@ -132,8 +134,8 @@ class SystemdDomain(PassiveDomain):
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the recorded units that aren't pinned and won't be pinned by a pod: the state was lost, and the manifests were removed or
-        refused.
+        """Return the recorded units that no pod pins or is going to pin. There are such units if the state was lost and the manifests were
+        removed or refused.
         """
         if not (recorded := self._records.look().keys()):
             return ()
