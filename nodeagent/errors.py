@@ -1,11 +1,13 @@
-"""Errors with an outside cause. A refusal of a pod is a value (see core), and a bug is an assert."""
+"""Errors with a cause outside the program. The refusal of a pod is a value instead (see core), and a bug is a failed assertion."""
 
 _MOST_CHARACTERS = 10_000
-"""Limit per line, because a damaged file may hold a name of megabytes."""
+"""Maximum number of characters per line, because a damaged file may contain a name of several megabytes."""
 
 
 class NodeAgentError(Exception):
-    """Error with an outside cause: a message that names the object and its value, and the next step. Both are safe to print."""
+    """Error with a cause outside the program. Its message names the object and its value, and its hint the next step. Both are safe to
+    print.
+    """
 
     def __init__(self, message: str, *, hint: str) -> None:
         self.message = "\n".join(map(_line, message.split("\n")))
@@ -20,7 +22,9 @@ def _line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with everything escaped that a terminal could act on: controls, line ends, changes of direction, half characters."""
+    """Return a text in which all characters that a terminal could act on are escaped: control characters, line ends, changes of the writing
+    direction, and lone surrogates.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,6 @@
-"""Imports of packages without parts that they load where these are installed, but don't need."""
+"""Imports of packages without their optional dependencies. Some packages load these if they are installed, although nodeagent doesn't need
+them.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -8,7 +10,9 @@ from typing import Any
 
 @contextmanager
 def without(package: str) -> Iterator[None]:
-    """Make the import of another package fail in this block, as where it isn't installed, unless it is loaded already."""
+    """Make imports of an optional package fail while the `with` block runs, as if it weren't installed. A package that is already loaded
+    stays available.
+    """
     modules: dict[str, Any] = sys.modules
     if package in modules:
         yield

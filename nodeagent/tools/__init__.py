@@ -1,1 +1,1 @@
-"""Side tools, each with all its parts in one package. Only the command line imports them."""
+"""Secondary tools, with one package for each tool. Only the command line imports them."""

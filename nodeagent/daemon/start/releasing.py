@@ -1,6 +1,6 @@
 """Release of a node without a running agent: run turns until all pods are gone, then remove cgroups and files.
 
-This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns don't get manifests, so pods aren't
+This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns read no manifests, so no new pods are
 admitted.
 """
 
@@ -57,7 +57,7 @@ class DrainError(NodeAgentError):
 
 
 class Pods(Struct, frozen=True):
-    """Cgroup of the pods, and the launcher."""
+    """Connection to the pods: their cgroup and the launcher."""
 
     tree: CgroupTree
     runner: Runner

@@ -26,7 +26,7 @@ class StartError(NodeAgentError):
 
 
 A_FIELD = re.compile(rb"^[^\S\n]*(?!#|---|\.\.\.)\S", re.MULTILINE)
-"""Matches a line of a configuration with a field, that is, no comment and no document mark."""
+"""Pattern of a line with a field of the configuration. Comments, document marks and empty lines don't match."""
 NAME_ANOTHER = ", or name another file with --config"
 ABSENT_HINT = f"copy examples/config.yaml there (`nodeagent --help` says where it is){NAME_ANOTHER}"
 

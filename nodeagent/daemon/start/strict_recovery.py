@@ -37,8 +37,8 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
 
     If there is no earlier state, return an empty state.
 
-    With `stateRecovery: strict`, a state that doesn't fit is refused, as in kubelet. daemon/start/recovery.py adapts such a state instead.
-    kubelet's allocations to pods that are not in `manifests` are released.
+    A state that doesn't fit is refused, as kubelet does. Without `strict`, daemon/start/recovery.py adapts such a state. kubelet's
+    allocations to pods that are not in `manifests` are released.
 
     Raises:
         StartError: the file is damaged, or its allocations don't fit this machine and configuration.
@@ -104,7 +104,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
 
 
 def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
-    """Decode kubelet's device checkpoint, which has device IDs by pod, without PCI addresses or names."""
+    """Decode kubelet's device checkpoint. It contains device IDs by pod, but neither PCI addresses nor names."""
     if content is None:
         return {}
     from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices

@@ -34,7 +34,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class Agent:
-    """The agent, used by the deciding thread. Other threads use only `wakeups`, `requests` and the last `view`."""
+    """The agent. Only the deciding thread uses it; other threads use only `wakeups`, `requests` and the last `view`."""
 
     def __init__(
         self, node: NodeSetup, state: NodeState, edges: Edges, wakeups: Wakeups, recovery: Recovery | None = None
@@ -82,7 +82,7 @@ class Agent:
             domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
-        """Request another decision on a refused pod before the decision is due."""
+        """Request another decision on a refused pod, before the agent would make one by itself."""
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 

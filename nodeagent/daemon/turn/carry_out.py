@@ -39,10 +39,10 @@ class CarriedOut(Struct, frozen=True):
     """Placements of the containers in these cgroups, by path."""
     host: WantedSettings
     files_in_use: Mapping[str, str]
-    """Device files that could not be taken from their last user, each with the name of that user."""
+    """Device files that could not be taken away from their last user, each with the name of that user."""
     problems: tuple[Problem, ...]
     deferred: frozenset[Problem]
-    """Problems whose writes are tried again only at the next rescan or at a scheduled time, and not within a second."""
+    """Problems whose writes are not tried again within a second, but only at the next rescan or at a scheduled time."""
     conditions: tuple[str, ...]
 
 

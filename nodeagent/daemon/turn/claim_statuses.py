@@ -1,4 +1,4 @@
-"""Status documents of resource claims: one file per allocated claim, which is removed after the claim's last pod.
+"""Status documents of resource claims: one file per allocated claim, which is removed once the claim's last pod has ended.
 
 Other programs read these files. The agent reads them only if its state is lost, because cgroups don't show the allocation of a claim.
 """
@@ -16,7 +16,9 @@ from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
-"""Maximum length of a file name. File systems allow 255 bytes, and the name of the temporary file is longer."""
+"""Maximum length of a file name in bytes. File systems allow 255 bytes, and the name of the temporary file is longer than that of the
+file.
+"""
 
 
 def claim_directory(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""Wall clock: its time, and its lead over the time since boot. A change of the lead shows that the clock was set."""
+"""Wall clock: its time, and its lead (the wall clock's time minus the time since boot). If the lead changes, the clock was set."""
 
 import time
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class ClockReading(NamedTuple):
 
 
 def read_first_lead_ms(passed_ms: int) -> int:
-    """Return the lead before the first reading.
+    """Return the lead to compare with the first reading.
 
     Args:
         passed_ms: a time that is known to be in the past. If the wall clock is behind this time, the clock was set back by at least the
@@ -30,7 +30,7 @@ def read_first_lead_ms(passed_ms: int) -> int:
 
 
 def read_clock(lead_ms: int) -> ClockReading:
-    """Read the wall clock, and compare its lead with an earlier lead."""
+    """Read the wall clock, and compare its lead with the lead of an earlier reading."""
     now_ms, found_ms = read_clocks()
     set_by_ms = found_ms - lead_ms
     if abs(set_by_ms) <= SMALLEST_STEP_MS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DevicePluginsTold(Protocol):
-    """Interface of the device plugins in a turn."""
+    """Interface to the device plugins during a turn."""
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
@@ -28,7 +28,7 @@ class DevicePluginsTold(Protocol):
 
 
 class Edges(Struct, frozen=True, kw_only=True):
-    """Parts of the agent that a turn uses. Each part remembers at most its last readings and writes."""
+    """Parts of the agent that a turn uses. A part remembers nothing except its last readings and writes."""
 
     log: Log
     machine: Machine
@@ -42,7 +42,9 @@ class Edges(Struct, frozen=True, kw_only=True):
     claim_statuses: ClaimStatuses
     plugins: DevicePluginsTold | None = None
     alive: Callable[[], None] = lambda: None
-    """Heartbeat function, called after each part of a turn: a file, a decision, a write, an action."""
+    """Function called after each part of a turn (a file, a decision, a write, an action), to tell systemd's watchdog that the agent is
+    alive.
+    """
 
     def plugin_pools(self) -> "tuple[DevicePool, ...]":
         """Return the devices of all device plugins."""

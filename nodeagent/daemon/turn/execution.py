@@ -1,4 +1,4 @@
-"""Execution of a plan: apply each change in order, and report the written, failed and held-back changes.
+"""Execution of a plan: apply each change in order, and report which changes were written, failed or were held back.
 
 core/cgroups/write_failures.py classifies the failures. This module decides when the agent reads the cgroups again: at once, soon, or at the
 next rescan.
@@ -65,7 +65,7 @@ class FailureResponse(Struct, frozen=True):
 def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Respond to each failure according to its class.
+    """Choose the response to the failures of a turn by their classes.
 
     If cgroups vanished in two turns in a row, the agent doesn't read them again at once.
     """
@@ -115,7 +115,7 @@ class _Progress(Struct):
     unremoved: set[str] = field(default_factory=set)
     """Cgroups that could not be removed. Their ancestors can't be removed either."""
     unlowered: set[tuple[str, Attribute]] = field(default_factory=set)
-    """Pod cgroups with a limit that could not be lowered in a container's cgroup below."""
+    """Limits of pod cgroups that must stay, because the limit of a container's cgroup below could not be lowered: cgroup and attribute."""
 
 
 def execute(

@@ -1,6 +1,6 @@
-"""Heartbeat of the deciding thread during a turn, because a turn with a thousand new pods takes longer than systemd's watchdog timeout.
+"""Notifications to systemd's watchdog during a turn. A turn with a thousand new pods takes longer than the watchdog's timeout.
 
-Only progress causes a heartbeat, so systemd still detects a hanging turn.
+Only progress causes a notification, so systemd still detects a hanging turn.
 """
 
 import time
@@ -24,7 +24,7 @@ class Heartbeat:
         self.is_ready = False
 
     def beat(self) -> None:
-        """Send a notification if the last one is old enough. Called after each part of a turn."""
+        """Send a notification if the last one is old enough. This method is called after each part of a turn."""
         now = self._clock()
         if now < self._due:
             return

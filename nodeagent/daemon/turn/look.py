@@ -64,7 +64,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
 
 
 def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
-    """Return the fraction of the manifests and of the pods' cgroups, 0 to 1, that is read again although no change was reported."""
+    """Return the fraction of the manifests and of the pods' cgroups, 0 to 1, that this turn reads again although no change was reported."""
     has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
     if (
         reasons & READ_EVERYTHING
@@ -77,9 +77,9 @@ def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUp
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
-    """Detect changes of CPUs, memory and huge pages, and CPUs that are withheld from the pods.
+    """Detect changes of CPUs, memory and huge pages, and of the CPUs that are withheld from the pods.
 
-    Wake-ups don't report withheld CPUs, so each turn reads them.
+    Each turn reads the withheld CPUs, because a change of them wakes no thread.
     """
     try:
         chain = edges.tree.read_chain() or memory.ancestor_cpus

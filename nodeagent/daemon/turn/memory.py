@@ -45,13 +45,13 @@ class Reported(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """Turn that left nothing to do until an input changes or a certain time passes."""
+    """A turn that left nothing to do until an input changes or a certain time has passed."""
 
     inputs: tuple[object, ...]
     """All inputs of the turn's result, except the time and requests."""
     host: WantedSettings
     wake_at_ms: int | None
-    """Time at which the turn's result would change without any other change. None means never."""
+    """Time at which the turn's result would change even without a change of the inputs. None means never."""
 
 
 class TurnMemory(Struct, frozen=True):
@@ -62,13 +62,13 @@ class TurnMemory(Struct, frozen=True):
 
     node: NodeSetup
     state: NodeState
-    """Saved state, or the saved state with endings of pods that need not be saved."""
+    """Saved state. Ends of pods that need not be saved may be added to it."""
     full_topology: Topology
     """Topology of the machine, including the CPUs that cgroups above the pods' cgroup withhold."""
     lead_ms: int
     """Lead of the wall clock over the time since boot, in milliseconds."""
     adapted_to: Managers
-    """Managers of the machine for which the state's allocations were made or adapted."""
+    """Managers of the machine to which the state's allocations belong."""
     slept_ms: int = 0
     """Total time of sleep since boot, in milliseconds."""
     is_saved: bool = True
@@ -76,7 +76,7 @@ class TurnMemory(Struct, frozen=True):
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods whose requests could not be met only because the decision could not be saved, each with this refusal."""
+    """Pods with a refusal, because the decision that would have met their requests could not be saved."""
     postponed: tuple[PodEntry, ...] = ()
     """Pods that wait for device plugins."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
@@ -89,7 +89,7 @@ class TurnMemory(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices of the last scan. None means that a scan wasn't needed yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Room at each saved decision. A restarted agent doesn't have this value, and decides on the requests again."""
+    """Free CPUs and memory at each saved decision. A restarted agent lacks this value, and therefore decides on the requests again."""
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups with their desired values at the end of the last turn, by path."""
     in_place: InPlace = MappingProxyType({})
@@ -114,7 +114,7 @@ class TurnMemory(Struct, frozen=True):
     """Whether a complete turn has been done, even if its decision could not be saved."""
     reported: Reported = Reported()
     left_alone: LeftAlone | None = None
-    """Pods that the last turn has left unchanged. None means that there was no complete turn."""
+    """Pods that the last turn has left unchanged. None means that there has been no complete turn."""
     views: tuple[DomainView, ...] = ()
     """Last observations of each domain."""
     observed: DomainView | None = None
@@ -126,12 +126,12 @@ class TurnMemory(Struct, frozen=True):
 
     @property
     def decided_state(self) -> NodeState:
-        """Return the state with the requests that are refused only because they could not be saved."""
+        """Return the state, including the requests that are refused only because the decision on them could not be saved."""
         return _with_entries(self.state, self.unsaved)
 
     @property
     def shown_state(self) -> NodeState:
-        """Return the state for users, with the requests that wait for a device plugin's answer."""
+        """Return the state for users, including the requests that wait for a device plugin's answer."""
         return _with_entries(self.decided_state, self.postponed)
 
 

@@ -41,8 +41,8 @@ class Placements:
         """Names of these files by pod. None means that they may have changed since the last check."""
 
     def check(self, part: float) -> bool:
-        """Check that the placement files of a fraction of the pods (`part`, 0 to 1) are as written, and that files are neither missing nor
-        foreign.
+        """Return whether the placement files are as written, and no file is missing or foreign. `part` is the fraction of the pods to
+        check, 0 to 1.
         """
         known = self._known or {}
         if self._by_pod is None:

@@ -33,7 +33,7 @@ class Problem(str):
 
     @classmethod
     def from_error(cls, err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Self:
-        """Make a problem from an error's message and hint."""
+        """Make a problem from the message and hint of an error."""
         kinds = (kind for error, kind in _KINDS.items() if isinstance(err, error))
         return cls(f"{err.message} ({err.hint})", fields, kind=next(kinds, ProblemKind.OTHER))
 

@@ -46,7 +46,9 @@ class Recorder:
         """Whether any pod has had devices since this process started."""
 
     def expect_checkpoints(self, node: NodeSetup, promises: Promises) -> None:
-        """Remember the expected content of kubelet's checkpoints. An earlier agent process with the same allocations has written it."""
+        """Remember the content that kubelet's checkpoints should have. An earlier agent process with the same allocations has written
+        it.
+        """
         self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState, sync: Sync = Sync.DURABLE) -> None:
@@ -82,7 +84,7 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
     ) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. Because the state contains all their data, neither a failure nor a loss of power loses data.
+        """Update kubelet's checkpoints. The state contains all their data, so neither a failure nor a loss of power loses data.
 
         Return the problems.
         """

@@ -220,7 +220,7 @@ class Reporter(Struct, frozen=True):
         return TurnReport(memory, view, pause_seconds)
 
     def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
-        """Yield the problems that aren't failures of this turn."""
+        """Yield the conditions to show, namely problems that aren't failures of this turn."""
         yield from self.standing
         yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem))
         services = [describe_suspended_plugins(memory.node.managers)]
@@ -251,7 +251,7 @@ def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
 
 
 def _format_holder(short: Shortfall, state: NodeState) -> str:
-    """Format the pod and the container before the text of a shortfall. Empty if several pods are affected."""
+    """Format the pod and the container, as the beginning of a shortfall's text. Empty if several pods are affected."""
     if short.holder is None:
         return ""
     uid, container = short.holder

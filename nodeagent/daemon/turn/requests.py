@@ -1,6 +1,6 @@
 """Requests of other threads to the deciding thread. Each request waits in a queue for a turn, and is answered at the turn's end.
 
-A request that a turn could not fulfil is also repeated in the next turn, although its caller was answered.
+If a turn could not fulfil a request, the caller gets an error, and the next turn tries the request again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,12 +42,12 @@ class Requests:
             _refuse(self._drain())
 
     def take(self) -> tuple[TurnRequest, ...]:
-        """Return the waiting requests."""
+        """Return the requests for this turn: the waiting requests, and those that the last turn could not fulfil."""
         self._taken += self._drain()
         return tuple(self._taken)
 
     def answer(self, view: NodeView, undone: Mapping[str, str], postponed: frozenset[str] = frozenset()) -> None:
-        """Answer the taken requests. Requests to decide on postponed pods wait for a later turn.
+        """Answer the requests of this turn. Requests to decide on postponed pods are answered by a later turn.
 
         Args:
             view: view after the turn.

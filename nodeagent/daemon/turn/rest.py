@@ -9,7 +9,9 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 
 _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RUNS, WakeUpReason.MANIFESTS})
-"""Reasons for a turn that are also visible in the inputs, so that unchanged inputs mean that nothing has changed."""
+"""Reasons for a turn whose causes are also visible in the inputs. With only such reasons, unchanged inputs mean that nothing has
+changed.
+"""
 
 
 def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[str, ...]) -> tuple[object, ...]:
@@ -32,7 +34,7 @@ def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[st
 
 
 def rest(edges: Edges, seen: Seen, reasons: frozenset[WakeUpReason], standing: tuple[str, ...]) -> float | None:
-    """Check the things that the inputs don't show: settings of the host, files that others may have changed, and processes outside their
+    """Check the values that the inputs don't contain: settings of the host, files that others may have changed, and processes outside their
     cgroups.
 
     Returns:

@@ -1,6 +1,6 @@
 """Runs of the launcher, for the deciding thread.
 
-A run is one start of a container's process. If the launcher can't be reached, a problem is returned, and no exception is raised.
+A run is one start of a container's process. If the launcher can't be reached, functions return a problem instead of raising an exception.
 """
 
 import errno
@@ -59,11 +59,11 @@ class Runner:
         self._prepare = prepare
         """Function that has device plugins prepare a container's devices. None means success."""
         self._token = ""
-        """Token in the launcher's last answer. From the token, the launcher knows which changes the agent already has."""
+        """Token in the launcher's last answer. By the token, the launcher knows which changes the agent has already received."""
         self._listed: Mapping[str, Run] = {}
         """Runs in the launcher's list. The same object is returned until a run changes."""
         self._failed: dict[str, Run] = {}
-        """Failed starts by run ID. The launcher doesn't keep records of them."""
+        """Failed starts by run ID. The launcher keeps no records of failed starts."""
 
     def look(self) -> Mapping[str, Run] | Problem:
         """Return all runs, or the problem."""

@@ -1,4 +1,4 @@
-"""Save: make the decision durable before anything acts on it. A decision that can't be saved has no effect, except that pods end."""
+"""Save: make the decision durable before any action follows from it. If saving fails, the decision has no effect, except that pods end."""
 
 from collections.abc import Iterator, Mapping
 
@@ -30,7 +30,7 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind
 
 
 class Saved(Struct, frozen=True):
-    """Part of the decision that takes effect."""
+    """The part of the decision that takes effect."""
 
     memory: TurnMemory
     turn: Turn
@@ -72,7 +72,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
 
 
 def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep only the endings of pods from a decision. Requests that it would have met are refused until saving succeeds again (E22)."""
+    """Keep only the ends of pods from a decision. All other requests are refused until saving succeeds again (E22)."""
     memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, problem)
     unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
@@ -85,7 +85,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
 
 
 def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
-    """Yield the pods whose requests the decision would have met, each with the refusal."""
+    """Yield each pod whose request the decision would have met, with the refusal that replaces the decision."""
     known = {entry.pod.uid: entry for entry in state.entries}
     for entry in decided.turn.state.entries:
         if not entry.is_active or entry.deleting_since_ms is not None:

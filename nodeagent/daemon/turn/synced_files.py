@@ -1,4 +1,4 @@
-"""Files in the runtime directory that are derived from the state: written only if they differ, and removed with their pods."""
+"""Files in the runtime directory that are derived from the state. They are written only if they differ, and removed with their pods."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Tell: write the files from which containers and users of claims learn their CPUs, memory and devices."""
+"""Tell: write the files that tell containers, and programs that use claims, their CPUs, memory and devices."""
 
 from collections.abc import Mapping
 

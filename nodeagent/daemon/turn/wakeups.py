@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread. A wake-up is a reason without data, so that several can be merged."""
+"""Wake-ups of the deciding thread. A wake-up consists only of a reason, so equal wake-ups are merged."""
 
 import enum
 import threading
@@ -31,7 +31,7 @@ READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason
 
 
 class Rescans:
-    """Timer that adds the reason TIMER once per period, even if the thread often wakes for other reasons."""
+    """Timer that adds the reason TIMER once per period, even if other reasons wake the thread often."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class Rescans:
 
 
 class Wakeups:
-    """Set of reasons. Any thread or signal handler can add reasons; the deciding thread takes them."""
+    """Set of reasons for the next turn. Any thread or signal handler can add reasons; the deciding thread takes them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())

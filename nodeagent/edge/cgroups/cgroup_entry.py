@@ -19,7 +19,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and those directly below its child `payload`.
+    """Return the populated cgroups directly below a container's cgroup, and the populated cgroups directly below its child `payload`.
 
     Raises:
         CgroupEntryError: a cgroup cannot be read.
@@ -68,7 +68,7 @@ def reset_affinity() -> None:
     """Let this process run on all CPUs of its cgroup.
 
     Since kernel 6.2, the kernel keeps the affinity mask that was requested earlier, by systemd's CPUAffinity= or taskset
-    (sched_setaffinity(2)). This mask also restricts the process in another cgroup. A mask of all CPUs restricts nothing.
+    (sched_setaffinity(2)). The kernel applies this mask in every later cgroup, too. A mask of all CPUs removes the restriction.
 
     Raises:
         CgroupEntryError: the kernel refuses.
@@ -116,7 +116,7 @@ def read_own_cpus() -> str:
 
 
 def _read(path: str) -> str:
-    """Read a file of the kernel's (in /proc, /sys or a cgroup) in one read."""
+    """Read a kernel file (in /proc, /sys or a cgroup) with a single read call."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace")

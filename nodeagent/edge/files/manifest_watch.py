@@ -36,7 +36,9 @@ _WANTED: list[type[FileSystemEvent]] = [
 """Events that wake the agent. The agent's own scan opens and closes files, which must not wake the agent again."""
 
 _MANY = 32
-"""Number of names from which on any file may have changed, because the kernel's queue may have overflowed. watchdog doesn't report that."""
+"""Number of changed names from which on every file counts as changed, because the kernel's event queue may have overflowed. watchdog
+doesn't report an overflow.
+"""
 
 _DirectoryIdentity = tuple[int, int]
 
@@ -67,9 +69,9 @@ class ManifestWatch:
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._changed: deque[str] = deque(maxlen=_MANY)
-        """Names in the last events."""
+        """Names of changed files in the most recent events."""
         self._is_new = False
-        """Whether the watch of the directory has begun since the last call of `take_changed`, so that changes before it are unknown."""
+        """Whether the watch has begun since the last call of `take_changed`. Changes from before the watch are then unknown."""
         self._replaced = threading.Event()
         """Event that is set when the directory was created or removed. Inode numbers don't show this, because a new directory often gets
         the old number.

@@ -30,10 +30,10 @@ MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Maximum total size of all manifests."""
 MAX_READINGS = 3
-"""Maximum number of readings per scan, for a directory that changes during each reading."""
+"""Maximum number of readings per scan if the directory changes during each reading."""
 
 LOCK_SECONDS = 10
-"""Time that a command waits for another command that writes manifests."""
+"""Seconds that a command waits for another command that writes manifests."""
 _LOCK_PAUSE_SECONDS = 0.05
 _TICK_NS = 50_000_000
 _PID_BYTES = 32
@@ -91,7 +91,7 @@ class ManifestFile(Struct, frozen=True):
     problem: str | None = None
     """Reason why the content is missing, with the file's path."""
     being_written: bool = False
-    """Whether the problem is temporary, because another process has the file open for writing."""
+    """Whether the problem is temporary because another process has the file open for writing."""
 
 
 class ManifestScan(Struct, frozen=True):
@@ -111,16 +111,16 @@ class ReadFile(Struct, frozen=True):
     file: ManifestFile
     stamp: tuple[int, ...]
     is_certain: bool
-    """Whether a later change of the file is sure to change the stamp. If not, the file is read at each scan."""
+    """Whether every later change of the file will change the stamp. If not, the file is read at each scan."""
 
 
 class KnownManifests(Struct):
-    """Last readings of a directory, so that unchanged files aren't read again."""
+    """Last readings of a directory, kept so that unchanged files aren't read again."""
 
     files: dict[str, ReadFile] = field(default_factory=dict)
     """Files by name, as found by the last scan."""
     uncertain: set[str] = field(default_factory=set)
-    """Names of the files that are read again each time."""
+    """Names of the files that are read at every scan."""
     version: tuple[int, int] | None = None
     """The directory's ctime and inode as of the last complete scan. None means that another complete scan is needed."""
     last: ManifestScan | None = None
@@ -135,7 +135,7 @@ class _Listing(Struct, frozen=True):
     version: tuple[int, int]
     """Ctime of the directory, and a hash of all names with their inodes, because several changes may have the same ctime."""
     is_certain: bool
-    """Whether a later change of the directory is sure to change its ctime."""
+    """Whether every later change of the directory will change its ctime."""
 
 
 @contextmanager
@@ -273,8 +273,8 @@ _INODE, _CTIME = 1, 4
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Function that returns the stamp: all values of a file's status that a change of the file changes. The inode number is at _INODE, and the
-ctime at _CTIME.
+"""Function that returns the stamp: the values of a file's status that change whenever the file changes. The inode number is at _INODE, and
+the ctime at _CTIME.
 """
 
 
@@ -326,7 +326,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
 def _read_all(
     directory_fd: int, path: str, names: Mapping[str, int], known: KnownManifests, doubted: AbstractSet[str]
 ) -> tuple[list[ManifestFile], bool]:
-    """Return the files, and whether all of them still existed. `known` is updated."""
+    """Return the files, and whether all of them still existed when they were read. `known` is updated."""
     files: list[ManifestFile] = []
     is_whole, left_bytes = True, MAX_TOTAL_BYTES
     before, known.files, known.uncertain = known.files, {}, set()
@@ -362,7 +362,7 @@ def _is_link(directory_fd: int, name: str) -> bool:
 
 
 def _is_certain(changed_ns: int) -> bool:
-    """Return whether a change from now on is sure to get a later ctime. The kernel's clock ticks are at most 10 ms long."""
+    """Return whether a change from now on will get a later ctime. The kernel's clock ticks are at most 10 ms long."""
     return time.time_ns() - changed_ns > _TICK_NS
 
 

@@ -1,4 +1,6 @@
-"""Files that survive a crash: written atomically, read with a size limit, set aside when unusable, and locked against a second agent."""
+"""Files that survive a crash. They are written atomically, read with a size limit, renamed if unusable, and locked against a second
+agent.
+"""
 
 import contextlib
 import enum
@@ -65,7 +67,7 @@ class Sync(enum.Enum):
     WHOLE = enum.auto()
     """Guarantee of either the old or the complete new content. Only the file is synced."""
     NONE = enum.auto()
-    """No guarantee: the file may be empty, for instance. Nothing is synced."""
+    """No guarantee; the file may even be empty. Nothing is synced."""
 
 
 def write_atomically(
@@ -83,7 +85,7 @@ def write_atomically(
         hint: next step after a failure, for a file outside the state directory.
 
     Raises:
-        StateFileError: the file has its old content, or new content that isn't durable yet. The write can be repeated.
+        StateFileError: the write failed. The file has its old content, or new content that isn't durable yet. The write can be repeated.
     """
     temporary = temporary_path(path)
     try:

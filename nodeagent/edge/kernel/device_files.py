@@ -17,7 +17,7 @@ _SKIPPED_DIRECTORIES = frozenset(
 
 
 def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
-    """Return the device files of a function, sorted by path. A network interface has none.
+    """Return the device files of a function, sorted by path. A network interface has no device files.
 
     Raises:
         SysfsError: the function doesn't exist, or its directory in /sys can't be read.
@@ -34,7 +34,7 @@ def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
 
 
 def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
-    """Find the device files below a function and those of its multipath disks. Functions behind a bridge are left out."""
+    """Find the device files below a function, and the device files of its multipath disks. Functions behind a bridge are left out."""
     for count, (directory, below, _) in enumerate(os.walk(function)):
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")

@@ -61,7 +61,7 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts about interrupts and network queues: what identifies each of them, and the CPUs near an interrupt's device.
+        """Return facts about interrupts and network queues: the identity of each, and for an interrupt the CPUs near its device.
 
         An interrupt is identified by the inode number of its directory in /sys, which changes when the interrupt is created again. A
         network interface is identified by its index, which stays the same after a rename.
@@ -122,7 +122,7 @@ class HostSettingsFiles:
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
 
-        A virtio device has the interrupts of the PCI device above it. A missing device has none.
+        A virtio device has the interrupts of the PCI device above it. The result is empty if the device doesn't exist.
         """
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
             place = Path(self._root or "/", start)
@@ -154,7 +154,7 @@ class HostSettingsFiles:
         return f"{self._root}/{path_of(setting)}"
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write files, given as pairs of path and content. Return None for each success, or the error."""
+        """Write files, given as pairs of path and content. Each result is None for success, or the error."""
         results: list[str | None] = []
         for path, value in writes:
             try:
@@ -187,7 +187,7 @@ class HostSettingsFiles:
             yield from (Setting(SettingKind.MACHINE_BOOST, file) for file in BOOST_FILES)
 
     def _has_own_frequency(self, cpu: int) -> bool:
-        """Return whether a CPU has a frequency governor of its own, which it doesn't share with other CPUs."""
+        """Return whether a CPU has a separate frequency governor, not shared with other CPUs."""
         with suppress(OSError):
             path = Path(f"{self._root}/{CPUS}/cpu{cpu}/cpufreq/related_cpus")
             return path.read_text(encoding="ascii").split() == [str(cpu)]
@@ -210,7 +210,7 @@ def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
 
 
 def read_possible_cpus(root: str = "/") -> CpuSet:
-    """Read the CPUs that the machine can ever have.
+    """Read the possible CPUs, including CPUs that can be added later.
 
     Raises:
         HostFileError: the kernel's file can't be read.

@@ -23,7 +23,7 @@ from nodeagent.formats.kernel.irqbalance import (
 
 DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
-"""Timeout of each step of a call. irqbalance doesn't answer while it scans."""
+"""Timeout in seconds of each step of a call. irqbalance doesn't answer while it scans interrupts."""
 _MAX_ANSWER_BYTES = 1 << 20
 """Maximum size of an answer. An answer has about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"

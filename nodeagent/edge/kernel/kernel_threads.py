@@ -56,8 +56,8 @@ class KernelThreads:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[str, int], _Look] = {}
-        """Last check of each process. The key is the name and the inode of the process's directory. A later process with the same id has
-        another inode (proc_flush_pid in fs/proc/base.c).
+        """Last check of each process. The key consists of the name and the inode of the process's directory in /proc. A later process with
+        the same id has another inode (proc_flush_pid in fs/proc/base.c).
         """
 
     def find(self, *, rescan: bool = True) -> dict[ThreadKey, KernelThread]:
@@ -100,7 +100,7 @@ class _Look(Struct, frozen=True):
     name: str
     is_first: bool
     is_final: bool
-    """Whether no later check can find a movable thread, because the thread is bound or isn't a kernel thread."""
+    """Whether a later check would give the same result, because the thread is bound or isn't a kernel thread."""
 
 
 def _look_at(directory: str, *, is_first: bool) -> _Look:
@@ -112,7 +112,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""Number of bytes to read at once, more than the longest of these files has: /proc/PID/status, with its lists of CPUs and groups."""
+"""Number of bytes to read at once. The longest of the files, /proc/PID/status with its lists of CPUs and groups, is shorter."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

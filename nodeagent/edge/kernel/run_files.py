@@ -39,7 +39,7 @@ _OF_CPU = ("scaling_min_freq", "scaling_max_freq", "scaling_governor", "scaling_
 
 
 class RunFiles:
-    """Kernel files for the report on one job."""
+    """Reader of the kernel files for the report on one job."""
 
     def __init__(
         self, cgroup: str, cpus: CpuSet, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
@@ -55,7 +55,7 @@ class RunFiles:
         self._cgroup, self._cpus, self._root, self._clock = cgroup, cpus, root, clock
 
     def read_sample(self) -> FileTexts:
-        """Read the few files that are also read during the run: memory by node, times, and frequencies."""
+        """Read the few files that are sampled repeatedly during the run: memory by node, times, and frequencies."""
         frequencies = (frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)
         return self._read((CPU_STAT, *self._list_parents_stats(), NUMA_STAT, STAT, *frequencies))
 

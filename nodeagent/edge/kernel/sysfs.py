@@ -20,7 +20,7 @@ from nodeagent.formats.kernel.sysfs_sample import (
 )
 
 ATTEMPTS = 8
-"""Maximum number of readings while CPUs are added or removed. A reading takes about 0.1 s."""
+"""Maximum number of readings while CPUs are added or removed. A reading takes about 0.1 seconds."""
 
 MAX_FILE_BYTES = 32 * 2**20
 """Maximum size of a file. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
@@ -29,7 +29,9 @@ _LINK = "@"
 """Suffix of a pattern for symbolic links. The target of such a link is read as text."""
 
 _Files = dict[str, "_Files | None"]
-"""Names to read in a directory. None means that the name is a file to read. An empty mapping means that only the name is wanted."""
+"""Names to read in a directory, as a tree. None marks a file to read. An empty mapping marks a directory of which only the name is
+needed.
+"""
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
@@ -83,7 +85,7 @@ def read_machine(root: str = "/") -> SysfsSample:
 def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
     """Read the files below the root that match the patterns.
 
-    In a pattern, `#` is a decimal number, `*` any name, and a final `@` marks a link.
+    In a pattern, `#` stands for a decimal number and `*` for any name. A final `@` marks a symbolic link.
 
     Raises:
         SysfsError: a file can't be read, or files kept vanishing.

@@ -1,6 +1,6 @@
 """Counters of the tasks and interrupts on some CPUs. The kernel counts in a tracefs instance (histogram triggers).
 
-Events are only counted, and other users of tracing are not disturbed. The kernel removes an instance only on request. A shell process
+Events are only counted, so other users of tracing are not disturbed. The kernel removes an instance only on request. A shell process
 therefore waits until this process ends, and then removes the instance. The instance's name contains this process's pid, so that the next
 run can remove a leftover instance (`Documentation/trace/histogram.rst`, `ftrace.rst`).
 """
@@ -40,8 +40,8 @@ _COUNTED = {
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
 """Shell script that waits for the end of its input and then removes a directory.
 
-It ignores SIGTERM, which systemd sends to all processes of a unit. It tries several times, because the exiting process may keep files open
-for a moment.
+The script ignores SIGTERM, which systemd sends to all processes of a unit. It tries the removal several times, because the exiting process
+may keep files open for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -65,7 +65,7 @@ class CpuRecording:
         self._exits = b""
 
     def prepare(self) -> None:
-        """Start counting exits, forks and moves between cgroups, and prepare the other counters.
+        """Start to count exits, forks and moves between cgroups. Prepare the other counters.
 
         Raises:
             TracefsError: the kernel refuses a counter.

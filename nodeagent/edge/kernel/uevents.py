@@ -14,7 +14,7 @@ from importlib.util import find_spec, module_from_spec
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
-"""Subsystems of interest. A PCI device has interrupts, whose affinity its driver may set on the event `bind`."""
+"""Subsystems whose uevents wake the agent. PCI is included because a driver may set the affinity of its interrupts at the event `bind`."""
 _NETLINK_KOBJECT_UEVENT = 15
 """Constant of linux/netlink.h."""
 _KERNEL_GROUP = 1
@@ -31,11 +31,11 @@ class UeventError(NodeAgentError):
 
 
 class Hotplug(enum.Enum):
-    """Reason for another reading of the machine."""
+    """Reason to read the machine again."""
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Loss of uevents, because they arrived faster than they were read."""
+    """Uevents were lost, because they arrived faster than they were read."""
 
 
 def open_uevent_socket() -> socket.socket:
@@ -110,7 +110,8 @@ class Uevents:
 
 
 def drain(channel: socket.socket) -> Hotplug | None:
-    """Read the pending messages, up to a limit, so that many events don't delay the wake-up.
+    """Read the pending messages up to a limit, so that a flood of events doesn't delay the wake-up. Return the reason to read the machine,
+    or None.
 
     Args:
         channel: socket of `open_uevent_socket`.

@@ -31,7 +31,9 @@ def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
-    """Read the usage of cgroups, by the names in `paths`, which maps each name to a path below `root`."""
+    """Read the CPU and memory usage of cgroups. `paths` contains the path of each cgroup below `root` by a name, which the result uses,
+    too.
+    """
     return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 
 

@@ -10,7 +10,7 @@ from typing import TextIO
 
 SOCKET = "/run/systemd/journal/socket"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals that make a memory file unchangeable. The journal accepts only such files."""
+"""Seals that make a memory file immutable. The journal accepts only files with these seals."""
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:

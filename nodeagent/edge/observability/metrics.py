@@ -1,6 +1,6 @@
 """Text of one metrics snapshot in the Prometheus format, rendered by prometheus-client.
 
-daemon/reports/exposition.py imports this module for the first request.
+daemon/reports/exposition.py imports this module when the first request arrives.
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ def render_metrics(snapshot: MetricsSnapshot, read: Mapping[Series, float], *, a
 
 
 class _UnsuffixedCounter(str):
-    """Metric type `counter` in a form for which prometheus-client doesn't append `_total` to the metric's name."""
+    """Counter metric whose name gets no suffix `_total` from prometheus-client."""
 
     __slots__ = ()
 

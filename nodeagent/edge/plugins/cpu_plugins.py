@@ -23,11 +23,11 @@ from nodeagent.errors import printable
 GROUP = "nodeagent.cpu_plugins"
 FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
-"""Timeout of one question. A plugin answers in microseconds, but a loaded machine may run its thread late."""
+"""Timeout in seconds of one question. A plugin answers within microseconds, but on a loaded machine its thread may start late."""
 TURN_SECONDS = 1.0
-"""Maximum total time of all questions to a plugin in a turn."""
+"""Maximum total seconds of all questions to a plugin in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Part of each question's time that doesn't count towards the turn's maximum, because a loaded machine may start the thread so late."""
+"""Seconds of each question that don't count towards the turn's maximum, because a loaded machine may start the thread late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -38,7 +38,7 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""Result of a question: a failure, or a copy of the answer whose type doesn't have methods of the plugin."""
+"""Result of a question: a failure, or a copy of the answer. The type of the copy has no methods of the plugin."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 
@@ -71,7 +71,7 @@ class BoundedCode:
         self._seconds, self._turn_seconds = seconds, turn_seconds
         self._clock = clock
         self._left: float | None = None
-        """Seconds left of the turn's maximum. None means that a turn has not begun, as in commands."""
+        """Seconds that are left of the turn's maximum. None means that no turn has begun, as in commands."""
         self._alive: Callable[[], None] = lambda: None
         self._held_off = ""
         self._questions: SimpleQueue[_Question] | None = None
@@ -133,7 +133,7 @@ def _answer_all(questions: "SimpleQueue[_Question]") -> None:
 
 
 def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Result:
-    """Call a method twice, to detect answers that depend on randomness, counters or the clock.
+    """Call a method twice and compare the answers, to detect answers that depend on randomness, counters or the clock.
 
     Each answer is copied at once, because the plugin may change the object later.
     """
@@ -177,7 +177,7 @@ def _get_message(err: BaseException) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Return the printable start of a text. The result is a plain str, even for a text of a subclass."""
+    """Return the beginning of a text, with only printable characters. The result is a plain str, even if the text is of a subclass."""
     return printable(str.__getitem__(text, slice(_MOST_CHARACTERS)))
 
 
@@ -239,7 +239,7 @@ def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
 
 
 def _find_entry_point(name: str) -> EntryPoint | _Failure:
-    """Find the entry point of this name. If several distributions have the same name, the first on sys.path is used."""
+    """Find the entry point of this name. If several distributions define the name, the first on sys.path is used."""
     entries_of: dict[str, tuple[EntryPoint, ...]] = {}
     broken = []
     for distribution in distributions():

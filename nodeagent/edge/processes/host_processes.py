@@ -54,9 +54,9 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 
 
 def find_caller_pids() -> frozenset[int]:
-    """Find this process, its callers (shell, sudo, session) and the other processes of its pipeline.
+    """Return the pids of this process, its callers (shell, sudo, session) and the other processes of its pipeline.
 
-    The program that started the session, such as sshd or cron, isn't included, because it has another cgroup or is pid 1.
+    The program that started the session, such as sshd or cron, isn't included, because it is in another cgroup or is pid 1.
     """
     ours = {os.getpid()}
     with contextlib.suppress(OSError, psutil.Error):
@@ -102,7 +102,7 @@ def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
 
 
 class LastRun(Struct, frozen=True):
-    """Run time of a thread, and the CPU on which the thread ran last."""
+    """Run time of a thread, and the CPU on which the thread last ran."""
 
     cpu: int
     run_ns: int

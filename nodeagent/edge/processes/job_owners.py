@@ -65,7 +65,8 @@ def open_caller(pid: int, uid: int) -> Owner:
     """Open the process that requests a job.
 
     All user IDs of the process must belong to the user. A caller could pass its connection to another process and exit, and a foreign
-    process could get its pid. If the foreign process has only IDs of the user, the user may send signals to it anyway.
+    process could get its pid. If all IDs of the foreign process belong to the user, this is harmless, because the user may send signals to
+    it anyway.
 
     Raises:
         OwnerError: the process has exited, or has another user ID.

@@ -57,9 +57,9 @@ class Changes(Struct, frozen=True):
     gone: tuple[str, ...]
     """IDs of runs that the launcher has forgotten."""
     token: str
-    """Token for the next request. Empty if the launcher lists all runs each time."""
+    """Token to send with the next request. Empty if the launcher lists all runs each time."""
     is_whole: bool
-    """Whether the answer lists all statuses. Earlier answers are then replaced."""
+    """Whether the answer lists all statuses, so that it replaces all earlier answers."""
 
 
 class LauncherClient:
@@ -68,7 +68,7 @@ class LauncherClient:
         self._kept: tuple[int, socket.socket] | None = None
         """Connection left open by an earlier request, with the inode of the launcher's socket.
 
-        The connection isn't used if the socket file was deleted or replaced, because other clients could no longer reach this launcher.
+        If the socket file was deleted or replaced, the connection isn't used, because this launcher can no longer be reached by others.
         """
         self._subscription: socket.socket | None = None
         self._closed = False
@@ -79,7 +79,7 @@ class LauncherClient:
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
         """Start a container's process.
 
-        Return after execve, or after a failure. For an ID that was started before, only return the status.
+        Return after execve, or after a failure. For an ID that was started before, only return the current status.
         """
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
@@ -131,7 +131,9 @@ class LauncherClient:
         self._check_served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
     def gather(self, cgroup: Path) -> None:
-        """Have the launcher move the threads of a cgroup to its CPUs with sched_setaffinity(2), which the agent may not call."""
+        """Have the launcher set the affinity of a cgroup's threads to the cgroup's CPUs (sched_setaffinity(2)), which the agent may not
+        do.
+        """
         self._check_served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
 
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
@@ -209,7 +211,9 @@ class LauncherClient:
         return answer
 
     def _exchange(self, stream: socket.socket, request: bytes, inode: int) -> bytes:
-        """Send a request and return the answer. Empty means that the launcher closed the connection. Otherwise the connection is kept."""
+        """Send a request and return the answer. Empty means that the launcher closed the connection. After an answer, the connection stays
+        open.
+        """
         try:
             stream.send(request)
             answer = stream.recv(protocol.MAX_ANSWER_BYTES)

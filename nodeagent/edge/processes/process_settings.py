@@ -9,7 +9,7 @@ _ADDR_NO_RANDOMIZE = 0x0040000
 _UNCHANGED = 0xFFFFFFFF
 """Argument of personality(2) that only reads the current value."""
 _PR_SET_THP_DISABLE = 41
-"""Operation of prctl(2)."""
+"""Operation of prctl(2) that switches off transparent huge pages."""
 
 
 def stop_address_randomization() -> None:

@@ -63,10 +63,10 @@ from nodeagent.formats.runtime.ttrpc import (
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
 SEND_SECONDS = 5.0
-"""Timeout of a write. A runtime that doesn't read for this long no longer waits for answers."""
+"""Timeout in seconds of a write. If the runtime doesn't read for this long, it no longer waits for answers either."""
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 16
-"""Number of pieces that are read in advance while a call is being answered."""
+"""Number of pieces of received data that are read in advance while a call is being answered."""
 
 
 class NriError(NodeAgentError):
@@ -78,7 +78,7 @@ class NriError(NodeAgentError):
 
 
 class Answered(Struct, frozen=True):
-    """Duration and status of one answered call."""
+    """Duration and status of an answered call."""
 
     method: str | None
     """Name of the called method. None means that NRI has no such method."""
@@ -138,7 +138,7 @@ class _NriCalls:
         self._plugin = plugin
         self.phase = _Phase.CONNECTED
         self.timeout_seconds = REQUEST_TIMEOUT_MS / 1000
-        """Timeout of calls without a stated timeout."""
+        """Timeout of calls that don't state a timeout, in seconds."""
         self._last_stream = 0
         self._listed = Synchronized()
         """Pods and containers in the Synchronize calls received so far."""
@@ -228,7 +228,7 @@ class NriConnection:
         return self._calls.phase is _Phase.SYNCHRONIZED
 
     def serve(self) -> None:
-        """Connect, register, and answer until `close`.
+        """Connect, register, and answer calls until `close` is called.
 
         Raises:
             NriError: the runtime closed the connection, or broke the protocol.
@@ -379,7 +379,7 @@ class NriConnection:
 
 
 def _read_pieces(channel: socket.socket, pieces: "Queue[_Piece]") -> None:
-    """Read pieces until the end of the connection, each with its time of arrival, even while a call is being answered."""
+    """Read pieces until the end of the connection, even while a call is being answered. Each piece has its time of arrival."""
     data = b"x"
     while data:
         try:

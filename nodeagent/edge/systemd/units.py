@@ -27,12 +27,14 @@ T = TypeVar("T")
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = Path("/run/systemd/system.control")
-"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are elsewhere."""
+"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are in another directory."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
 """Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Environment of systemctl, without NOTIFY_SOCKET. Otherwise systemctl would report its own failures to the agent's socket."""
+"""Environment of systemctl, without NOTIFY_SOCKET. With it, systemctl would report its own failures to the agent's service manager
+socket.
+"""
 
 
 class UnitsError(NodeAgentError):
@@ -82,7 +84,7 @@ def _list_cgroups(directory: Path, *, may_be_gone: bool) -> list[str]:
 
 
 def _read_cpus(cgroup: Path) -> CpuSet | None:
-    """Read `cpuset.cpus` of a cgroup. None means that the cgroup doesn't exist; an empty set means no restriction."""
+    """Read `cpuset.cpus` of a cgroup. None means that the cgroup doesn't exist. An empty set means that the cgroup has no restriction."""
     file = cgroup / "cpuset.cpus"
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
@@ -192,7 +194,7 @@ def set_device_rules(
 def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
     """Return whether the drop-in of `set_device_rules` exists.
 
-    It remains when the unit's own file is removed, and applies to a later file of this unit, too.
+    The drop-in stays when the unit's own file is removed. It then also applies to a later file of this unit.
     """
     try:
         (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()

@@ -1,4 +1,4 @@
-"""gRPC calls over Unix sockets, made with h2. All data from the server result in an answer or a GrpcError.
+"""gRPC calls over Unix sockets, made with h2. Whatever the server sends, the result is an answer or a GrpcError.
 
 h2 takes megabytes of memory, and is therefore imported for the first connection.
 """
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Maximum number of received bytes in addition to a message, such as frame headers, HTTP headers and settings."""
+"""Maximum number of received bytes beyond the message itself: frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
 """Connection timeout of calls without a deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""Tolerance for a DEADLINE_EXCEEDED before our deadline. Such a status still means a late answer, because grpc-timeout is rounded."""
+"""Seconds by which a DEADLINE_EXCEEDED may come before our deadline. Such a status still means a late answer, because grpc-timeout is
+rounded.
+"""
 
 
 class GrpcServerKind(Struct, frozen=True):
@@ -65,7 +67,7 @@ class GrpcError(NodeAgentError):
         self.is_late = is_late
         """Whether the deadline has passed."""
         self.status = status
-        """gRPC status of a refusal. None means that the server hasn't sent a status."""
+        """gRPC status of a refusal. None means that the server has not sent a status."""
 
 
 def load_h2() -> None:
@@ -92,7 +94,7 @@ class GrpcClient:
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
         self._unsent = b""
-        """Rest of the request, which waits for room in the server's flow control window."""
+        """Rest of the request, to be sent once the server's flow control window allows it."""
 
     def __enter__(self) -> Self:
         """Connect to the server. Raise GrpcError on failure."""

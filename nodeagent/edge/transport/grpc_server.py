@@ -72,7 +72,7 @@ class GrpcConnection:
         self._requests: dict[int, _Request] = {}
         """Incomplete requests, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Unsent rest of each answer, by stream. It waits for room in the client's flow control window."""
+        """Unsent rest of each answer, by stream. It is sent once the client's flow control window allows it."""
         self._has_begun = False
         self.is_over = False
 
@@ -160,7 +160,7 @@ class GrpcConnection:
         return answer
 
     def _refuse(self, stream: int, headers: Headers) -> None:
-        """Send headers that end the stream, without waiting for the rest of the request."""
+        """Send headers that end the stream. The rest of the request isn't awaited."""
         self._h2.send_headers(stream, headers, end_stream=True)
         self._h2.reset_stream(stream, ErrorCodes.NO_ERROR)
 

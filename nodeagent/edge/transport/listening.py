@@ -11,11 +11,11 @@ from nodeagent.formats.syntax.bind_address import BindAddress, TcpAddress, UnixA
 
 BACKLOG = 128
 _ACL_VERSION, _USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NOBODY = 2, 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
-"""Tags of ACL entries, and the ID in entries without a user or group."""
+"""Tags of ACL entries, and the ID used in entries that name no user or group."""
 
 
 class ListenError(NodeAgentError):
-    """Listening on an address failed. The attribute `errno` is None if the host's name could not be resolved."""
+    """Listening on an address failed. The attribute `errno` is None if the host name could not be resolved."""
 
     def __init__(self, message: str, *, address: BindAddress, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)

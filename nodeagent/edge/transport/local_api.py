@@ -19,7 +19,7 @@ Operation = Callable[[Mapping[str, Any]], Any]
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """Operation whose answer must be awaited."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
-"""Operation with an awaited answer, which itself checks the caller's permission."""
+"""Operation with an awaited answer. The operation itself checks the caller's permission."""
 
 _NEXT_STEPS = {
     Broken.BUG: "see `journalctl -u nodeagent`, and please report it",

@@ -1,6 +1,6 @@
 """Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request.
 
-The command `job` imports this module at every start, so it imports little. Of the module `socket`, it imports only the C part.
+The command `job` loads this module at every start. The module therefore imports little, for instance only the C part of `socket`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
 """Socket option from asm-generic/socket.h (Linux 4.13), which Python's socket module doesn't define."""
 _MAX_OPTION_BYTES = 1024
-"""Maximum size of the option's value, enough for 256 groups."""
+"""Maximum size of the option's value in bytes, enough for 256 groups."""
 
 
 class Connections(NamedTuple):
@@ -152,7 +152,7 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Accept one connection per iteration of the event loop, so that requests are read while many clients connect."""
+        """Accept one connection per iteration of the event loop, so that requests are read even while many clients connect."""
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._listener.accept()
@@ -177,10 +177,10 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make room for a connection of a user. If necessary, drop the slowest connection of the user with the most connections.
+        """Free a slot for a connection of a user. If necessary, drop the slowest connection of the user with the most connections.
 
-        If the new client's own user has the most, only a connection with an incomplete request is dropped. Return False if no connection
-        can be dropped.
+        If the new client's own user has the most connections, only a connection with an incomplete request is dropped. Return False if no
+        connection can be dropped.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:

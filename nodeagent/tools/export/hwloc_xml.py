@@ -1,6 +1,6 @@
 """The machine as hwloc's XML (format 2) for lstopo and other programs with hwloc: `nodeagent topology -o hwloc-xml`.
 
-hwloc needs a tree, so a box that overlaps another one only in part (a cache over two NUMA nodes) is left out.
+hwloc needs a tree. A box that overlaps another box only in part, such as a cache over two NUMA nodes, is therefore left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _CACHE_TYPES = {"unified": "0", "data": "1", "instruction": "2"}
 _HIGHEST_LEVEL = {"unified": 5, "data": 5, "instruction": 3}
 """Highest cache level with a name in hwloc, by type of cache."""
 _NUMA_GROUP = (("kind", "1001"), ("subkind", "0"))
-"""Attributes that mark a group as made for a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
+"""Attributes that mark a group as created for a NUMA node (HWLOC_GROUP_KIND_MEMORY)."""
 
 
 class _Object(Struct):
@@ -62,7 +62,8 @@ def render_hwloc_xml(topology: Topology, owner: Mapping[int, str] | None = None)
 
     Args:
         topology: the machine.
-        owner: label by CPU. Each PU then has an info `Owner`, and the colour of `-o svg` (lstopo's `lstopoStyle`).
+        owner: owner's label by CPU. With labels, each PU gets an info `Owner`, and the same colour as with `-o svg` (lstopo's
+            `lstopoStyle`).
     """
     machine = _build_tree(topology, owner or {})
     writer = _XmlWriter(topology)
@@ -142,7 +143,7 @@ class _XmlWriter:
         self._given = 0
 
     def render_object(self, box: _Object, outer: NumaSet, depth: int) -> Iterator[str]:
-        """Render a box and its contents. `outer` are the NUMA nodes of the enclosing boxes. These nodes are local to this box, too."""
+        """Render a box and its contents. `outer` contains the NUMA nodes of the enclosing boxes, which are local to this box, too."""
         indent = "  " * depth
         here = outer | NumaSet.from_ids(node.id for node in box.memory)
         local = here | box.find_numa_nodes()

@@ -1,8 +1,8 @@
 """A node's resources per NUMA node, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
 
-The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like the objects that exporters create from kubelet's PodResources. Shared
-containers don't count in any zone. A resource that no manager allocates by NUMA node is listed with the allocatable amount 0. If a zone
-lacked the resource, the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
+The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like the objects that exporters create from kubelet's PodResources. Containers
+without exclusive CPUs aren't counted in any zone. A resource that no manager allocates by NUMA node is listed with the allocatable amount
+0. If a zone lacked the resource, the scheduler's plugin (NodeResourceTopologyMatch) wouldn't place any pod there, even without alignment.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """A node's devices for Kubernetes' dynamic resource allocation: `nodeagent topology -o resourceslice`.
 
-ResourceSlices (resource.k8s.io/v1) with the names and attributes of existing drivers: single CPUs, as dra-driver-cpu lists them in its
+The ResourceSlices (resource.k8s.io/v1) use the names and attributes of existing drivers: single CPUs, as dra-driver-cpu lists them in its
 individual mode, memory by NUMA node, cards by PCI address. Slices don't show which devices are in use, because the claims show the
 allocations.
 """
@@ -40,8 +40,8 @@ def resource_slices(
         topology: the current machine.
         reserved: CPUs that are never exclusive. Slices don't list them.
         devices: PCI devices.
-        has_lists: whether the cluster takes attributes with several values (KEP-5491, the gate DRAListTypeAttributes).
-        maps_cpus: whether the cluster takes the mapping of devices to CPUs (KEP-5517, the gate DRANodeAllocatableResources).
+        has_lists: whether the cluster supports attributes with several values (KEP-5491, feature gate DRAListTypeAttributes).
+        maps_cpus: whether the cluster supports the mapping of devices to CPUs (KEP-5517, feature gate DRANodeAllocatableResources).
     """
     placed = ((device, find_node_of(device, topology).node) for device in devices)
     pools: dict[str, list[Document]] = {driver: [] for driver in DRIVERS}

@@ -36,7 +36,7 @@ FILLS = {RESERVED: "#59636e", SHARED: "#cfe8d5", OFFLINE: "#ffffff", FREE: "#f6f
 POD_FILLS = (
     "#1f5fa8", "#b4480f", "#7a3e9d", "#00695c", "#a3242f", "#6b5a00", "#3f4aa0", "#a01f5c", "#2f6b1f", "#5d4037"
 )  # fmt: skip
-"""Colours of pods, used in turn. White text is legible on each colour. Letters distinguish pods with the same colour."""
+"""Colours of pods, assigned one after the other. White text is legible on each colour. Letters distinguish pods with the same colour."""
 
 _ON_LIGHT = frozenset({SHARED, OFFLINE, FREE, NOT_OWNED})
 _WIDTH = 1180
@@ -46,7 +46,7 @@ _TITLE, _TEXT, _SMALL = 14, 12, 11
 _CHAR = 0.6
 """Width of a character as a factor of the font size, rounded up."""
 _NARROWEST = 150
-"""Smallest width of a box, for its title."""
+"""Minimum width of a box, so that its title fits."""
 _MAX_LABEL = 60
 _MAX_MATRIX = 24
 
@@ -55,7 +55,7 @@ class _Box(Struct, frozen=True):
     width: float
     height: float
     body: str
-    """Contents, drawn from the box's upper left corner."""
+    """SVG elements of the contents, relative to the box's upper left corner."""
 
 
 _NOTHING = _Box(0, 0, "")
@@ -271,7 +271,7 @@ def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHIN
 
 
 def _draw_equally_large(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
-    """Draw boxes twice: first to measure them, then all in the size of the largest box."""
+    """Draw boxes twice: first to measure them, then all of them in the size of the largest box."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 

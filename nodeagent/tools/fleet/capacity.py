@@ -1,4 +1,6 @@
-"""Document with the room for pods on each node of a fleet: the agent's decision on the first copy, and the number of admitted copies."""
+"""Document with the number of pods that fit on each node of a fleet. It contains the agent's decision on the first copy of the pods, and
+the number of admitted copies.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +17,11 @@ VERSION = 1
 def describe_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
-    """Describe the room on each node.
+    """Describe how many copies of the pods fit on each node.
 
     Args:
         found: nodes in the order to show them, each with its capacity.
-        pods: pods of one copy.
+        pods: pods that make up one copy.
         unread: nodes that could not be read, or have no known configuration.
     """
     nodes = [_describe_node(node, capacity, pods) for node, capacity in found]

@@ -10,7 +10,9 @@ from nodeagent.views.topology.parts import format_size
 Document = dict[str, Any]
 VERSION = 1
 _TOLERANCE = 100
-"""Sizes that differ by less than a hundredth count as equal, because firmware and kernel reserve slightly varying amounts of memory."""
+"""Divisor for the tolerance: sizes that differ by less than a hundredth count as equal. Firmware and kernel reserve slightly varying
+amounts of memory.
+"""
 
 Key = tuple[str, str]
 
@@ -54,7 +56,7 @@ def describe_differences(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode
 def _compare_fact(
     nodes: Sequence[FleetNode], known: Sequence[Mapping[Key, Fact]], kinds: Sequence[set[str]], key: Key
 ) -> Document:
-    """Group the nodes by their value, largest group first. Nodes that lack all facts of this kind are left out."""
+    """Group the nodes by the value of one fact, the largest group first. Nodes without any fact of this kind are left out."""
     about, name = key
     having = [
         (node.name, each.get(key) or absent_fact(about, name))
@@ -76,7 +78,7 @@ def _compare_fact(
 
 
 def _format_values(found: Sequence[Fact]) -> list[str]:
-    """Format each fact's value. Nearly equal sizes are shown as the smallest of them."""
+    """Format the value of each fact. Nearly equal sizes are all shown as the smallest of them."""
     smallest = 0
     like: dict[int, int] = {}
     for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):

@@ -28,13 +28,13 @@ class Fact(Struct, frozen=True):
     name: str
     value: str
     sizes: tuple[tuple[int, int], ...] = ()
-    """Sizes in bytes by NUMA node, instead of a value. The comparison of sizes is tolerant, because the kernel leaves slightly different
-    amounts of memory on equal machines.
+    """Sizes in bytes by NUMA node, given instead of a value. Small differences between sizes are ignored, because equal machines have
+    slightly different amounts of memory left by the kernel.
     """
 
 
 def find_facts(node: FleetNode) -> Iterator[Fact]:
-    """Yield the known facts of a node. A missing fact is unknown."""
+    """Yield the known facts of a node. A fact that isn't yielded is unknown."""
     for name, value in _find_machine_facts(node.topology):
         yield Fact(MACHINE, name, value or _NONE)
     sizes = tuple((numa.id, numa.memory_bytes) for numa in node.topology.numa)
@@ -72,7 +72,7 @@ def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
 
 
 def absent_fact(about: str, name: str) -> Fact:
-    """Return the value of a fact that a node lacks, although it has other facts of this kind."""
+    """Return the value to show for a fact that a node lacks, although the node has other facts of this kind."""
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 
 

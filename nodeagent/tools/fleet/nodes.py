@@ -34,7 +34,7 @@ class UnreadNode(Struct, frozen=True):
 
 
 def name_apart(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
-    """Append the source to names that several nodes have."""
+    """Append the source to each name that several nodes share."""
     found = tuple(nodes)
     names = [node.name for node in found]
     return tuple(

@@ -1,4 +1,4 @@
-"""Text of a fleet's documents: a line for each node and each pod, or for each value that differs."""
+"""Text of a fleet's documents. Each node and each pod has a line, or each value that differs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

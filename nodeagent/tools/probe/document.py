@@ -13,7 +13,7 @@ from nodeagent.tools.probe.latency import Delays, DelaysByCpu, decode_histogram
 
 KIND = "Probe"
 VERSION = 1
-"""Version of the document. The version doesn't change with new fields, and fields are never renamed or removed."""
+"""Version of the document. New fields don't increase the version, and fields are never renamed or removed."""
 THRESHOLDS_US = (10, 100, 1000)
 _QUANTILES = {"medianMicroseconds": 500, "p99Microseconds": 990, "p999Microseconds": 999}
 
@@ -90,7 +90,7 @@ def find_container_memory(
 def describe_probe(
     memory: Iterable[ContainerMemory] | None = None, latency: Latency | None = None, before: Latency | None = None
 ) -> Document:
-    """Describe the results. A part that was not probed is null."""
+    """Describe the results as a document. A part that was not probed is null."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -118,7 +118,7 @@ def read_latency(text: bytes) -> Latency:
     """Decode the latency in an earlier document.
 
     Raises:
-        MisfitError: the document is of another kind, or has no latency.
+        MisfitError: the document is of another kind, or contains no latency.
     """
     document = parse_json(text)
     document.field("kind").among((KIND,))

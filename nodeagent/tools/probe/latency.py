@@ -7,7 +7,7 @@ from msgspec import Struct
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 LONGEST_US = 10_000
-"""Longest delay in cyclictest's histogram."""
+"""Longest delay in cyclictest's histogram, in microseconds."""
 _MAX_DIGITS = 10
 
 
@@ -16,11 +16,11 @@ class LatencyReportError(ValueError):
 
 
 class Delays(Struct, frozen=True):
-    """Delays of threads, and their frequency."""
+    """Delays of threads: the number of delays by duration."""
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """Pairs of microseconds and number of delays, ascending. oslat counts longer delays in the last pair."""
+    """Pairs of a duration in microseconds and the number of delays, ascending. oslat counts all longer delays in the last pair."""
     beyond: int = 0
     """Number of delays longer than any in the histogram."""
 
@@ -33,8 +33,8 @@ class Delays(Struct, frozen=True):
         return sum(times for found_us, times in self.histogram if found_us >= us) + self.beyond
 
     def quantile(self, permille: int) -> int | None:
-        """Return the duration that `permille` thousandths of the delays don't exceed. None means that this duration is beyond the
-        histogram.
+        """Return the duration in microseconds that `permille` thousandths of the delays don't exceed. None means that this duration is
+        beyond the histogram.
         """
         rest = -(-self.samples * permille // 1000)
         for us, times in self.histogram:
@@ -58,7 +58,7 @@ def combine_delays(found: Iterable[Delays]) -> Delays:
 
 
 def parse_oslat(text: bytes) -> DelaysByCpu:
-    """Decode oslat's report. A round of its busy loop takes long only if another task ran meanwhile.
+    """Decode oslat's report. An iteration of oslat's busy loop is delayed only if another task or an interrupt ran meanwhile.
 
     Raises:
         LatencyReportError: the report is not in oslat's format.

@@ -15,7 +15,7 @@ from nodeagent.errors import NodeAgentError
 _MOST_REPORT_BYTES = 64 * 2**20
 _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
-"""Time allowed in addition to the test's duration, because the program first calibrates itself, perhaps on busy CPUs."""
+"""Seconds allowed in addition to the test's duration. The program first calibrates itself, perhaps on busy CPUs."""
 _STACK_BYTES = 2**18
 """Size of each thread's stack. rt-tests lock the stacks in memory, where they count as the container's memory."""
 # setpriv(1) has the kernel kill the program when this process ends, and prlimit(1) limits the stacks
@@ -40,7 +40,7 @@ def check_installed(programs: Sequence[str]) -> None:
 
 
 def widen_affinity() -> CpuSet:
-    """Clear this process's own affinity, and return the CPUs of its cgroup."""
+    """Clear the CPU affinity that this process has inherited, and return the CPUs of its cgroup."""
     os.sched_setaffinity(0, range(MOST_CPUS))
     return CpuSet.from_ids(os.sched_getaffinity(0))
 

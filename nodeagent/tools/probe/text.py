@@ -1,4 +1,4 @@
-"""Text of a probe's results. Earlier results are shown next to the new results."""
+"""Text of a probe's results. Results of an earlier probe are shown next to the new results."""
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
@@ -103,7 +103,7 @@ def _format_busy(delays: Delays, seconds: int) -> Row:
 
 
 def _format_rate(times: int, seconds: int) -> str:
-    """Format a rate. The rate of a single delay isn't shown as 0.0."""
+    """Format a rate. The rate of a single delay is never shown as 0.0."""
     return f"{times / seconds:.1f}" if times == 0 or times / seconds >= 0.05 else "<0.1"
 
 

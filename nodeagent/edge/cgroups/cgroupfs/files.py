@@ -57,9 +57,9 @@ CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """Error numbers of a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
 _LINKS_OF_LEAF = 2
-"""Links of a directory without directories in it: its name and `.`. Each directory in it would add its `..`."""
+"""Link count of a directory without subdirectories, from its name and its entry `.`. Each subdirectory adds a link (`..`)."""
 _SMALL_BYTES = 4096
-"""Size below which the kernel returns a file in one read, in bytes."""
+"""Size in bytes below which the kernel returns a file in one read."""
 
 
 def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
@@ -178,7 +178,7 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 
     def read_numbers(self, path: str, name: str) -> dict[str, int]:
-        """Read a flat keyed file, such as cgroup.events, as numbers by key. A missing file has no keys."""
+        """Read a flat keyed file, such as cgroup.events, as numbers by key. The result is empty if the file is missing."""
         return self.parse_numbers(path, name, self.read(path, name) or "")
 
     def parse_numbers(self, path: str, name: str, text: str) -> dict[str, int]:

@@ -35,7 +35,8 @@ class CgroupProcesses:
                     raise
 
     def find_misplaced(self, path: str) -> int | None:
-        """Return the pid of a process that is in a container's cgroup itself, and not in the child `payload`.
+        """Return the pid of a process that is in a container's own cgroup instead of the child `payload`. None means that there is no such
+        process.
 
         The kernel allows such a process only while the payload has no processes. While such a process exists, other processes can't enter
         the payload.
@@ -131,7 +132,7 @@ class CgroupProcesses:
         Args:
             path: path of the container's cgroup, which has no other process.
             pid: id of the process.
-            is_alive: function that returns whether the pid still belongs to the same process.
+            is_alive: function that returns whether the process to move is still running.
         """
         if not is_alive() or not self._move_to_payload(path, pid):
             return False

@@ -1,4 +1,4 @@
-"""Readings of the pods' cgroups, each of which is used until the cgroup may have changed.
+"""Cached readings of the pods' cgroups. A reading is used until its cgroup may have changed.
 
 The kernel reports a write to a file by another process, a cgroup that is created, removed or emptied, and a partition that it makes
 invalid. The kernel reports neither changes of effective CPUs and memory nodes that result from a change elsewhere, nor changes of a
@@ -75,12 +75,12 @@ class CgroupReadings:
         )
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the marked cgroups again, and a part of the others.
+        """Read the marked cgroups again, and a fraction of the others in rotation.
 
         Unchanged readings stay the same objects. Without any change, the same mapping is returned.
 
         Args:
-            own: paths of the agent's directories that aren't pods (`burstable`, …).
+            own: paths of the agent's cgroups that aren't pods (`burstable`, …).
             part: fraction of all cgroups, 0 to 1, to read again even if unmarked.
 
         Raises:

@@ -107,7 +107,7 @@ class CgroupTree:
         """Read the pods' cgroup and every managed cgroup below it.
 
         Args:
-            own: paths of the agent's directories that aren't pods (`burstable`, …).
+            own: paths of the agent's cgroups that aren't pods (`burstable`, …).
             only: paths of the cgroups to read. None means all.
         """
         if only is not None:
@@ -116,7 +116,7 @@ class CgroupTree:
         return self._readings.refresh(own, 0)
 
     def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the cgroups as `read` does, but only those that may have changed since the last reading, and a part of the others.
+        """Read the cgroups as `read` does, but only the cgroups that may have changed since the last reading, and a fraction of the others.
 
         Without a watch, or if the watch has missed events, every cgroup is read. Unchanged cgroups stay the same objects.
 
@@ -354,7 +354,9 @@ class CgroupTree:
             raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
 
     def _check_memory(self, path: str, limit_bytes: int) -> None:
-        """Refuse a limit below the memory in use, because the kernel would kill processes. kubelet refuses such a limit, too (KEP-1287)."""
+        """Raise an error for a limit below the memory in use, because the kernel would kill processes. kubelet refuses such a limit, too
+        (KEP-1287).
+        """
         text = self._files.read(path, "memory.current")
         if text is not None and int(text) > limit_bytes:
             file = self.root / path / "memory.max"

@@ -136,7 +136,7 @@ class _Watching:
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
-        """Paths of the pods' cgroups, by watch descriptor."""
+        """Paths of the watched cgroups below the pods' cgroup, by watch descriptor."""
         self._events: dict[int, str] = {}
         """Paths of the cgroups with a watch of `cgroup.events`, by watch descriptor."""
         self.lock = threading.RLock()
