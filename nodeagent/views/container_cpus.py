@@ -16,7 +16,7 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         pod: the pod of the container.
         container: the container's name.
         placement: the container's CPUs and memory nodes.
-        is_closed: whether other processes are kept off the container's exclusive CPUs.
+        is_closed: whether the host's processes are kept off the container's exclusive CPUs.
     """
     sets: dict[str, CpuSet | NumaSet] = {
         "cpus": placement.exclusive_cpus | placement.shared_cpus,

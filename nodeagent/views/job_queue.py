@@ -24,13 +24,13 @@ class ShownJob(Struct, frozen=True):
     pid: int
     is_waiting: bool
     since_ms: int
-    """Start time of a running job, or the time since which a waiting job has been waiting."""
+    """Start time of a running job, or the time at which a waiting job began to wait."""
     max_ms: int = 0
     """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
     ends_at_ms: int | None = None
     """Latest end time of a running job. None means that this time is unknown."""
     lacks: str = ""
-    """Reason why the job waits."""
+    """Reason why the job waits. Empty if the job runs."""
     starts_by_ms: int | None = None
     """Latest expected start time. None means that this time is unknown, or that the job already runs."""
     is_behind_limit: bool = False
@@ -42,7 +42,7 @@ class ShownJob(Struct, frozen=True):
 class ShownReservation(Struct, frozen=True):
     reservation: Reservation
     has_room: bool
-    """Whether the node has room for the reservation when it begins, provided that other pods aren't added."""
+    """Whether the node has enough CPUs and memory for the reservation when it begins, provided that no other pods are added."""
 
 
 def describe_queue(
@@ -52,8 +52,8 @@ def describe_queue(
 
     Args:
         jobs: the jobs.
-        endless: the jobs without time limits that have the resources which the first job with an unknown start needs. Empty means that pods
-            other than jobs have these resources.
+        endless: the jobs without time limits that use the resources needed by the first job with an unknown start. Empty means that pods
+            other than jobs use these resources.
         reservations: the reservations, ordered by start time.
         at_ms: the time of the answer, in milliseconds since the epoch.
     """

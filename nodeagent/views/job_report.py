@@ -1,4 +1,4 @@
-"""Lines about the end of a job: the report of its CPUs, resource usage, throttling, and the time for which other tasks ran on its CPUs."""
+"""Texts about the end of a job: the report line (CPUs, resource usage, throttling, time of other tasks), and the line after an OOM kill."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import format_bytes, format_readable_bytes
 
 
 class JobLocation(Struct, frozen=True):
-    """Location of a job, as reported by the agent."""
+    """CPUs, memory nodes and cgroup of a job, as reported by the agent."""
 
     pod: str
     cgroup: str
@@ -30,7 +30,8 @@ def format_report(
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
         last: the usage after the command's end, before the job's cgroup was removed.
-        peak_remote_bytes: the largest amount of memory in a sample on nodes without any of the job's CPUs. None means that it is unknown.
+        peak_remote_bytes: the largest amount of memory, of all samples, on NUMA nodes without any of the job's CPUs. None means that it is
+            unknown.
     """
     cpus = f"CPUs {location.exclusive_cpus}" if location.exclusive_cpus else f"shared CPUs {location.shared_cpus}"
     usage, time = last.usage.cpu, "its CPU time is unknown"

@@ -31,7 +31,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
 
 
 def add_outcome(plan: Document, after: NodeState) -> Document:
-    """Return the plan with the outcome of the release."""
+    """Return the plan of a pod's release with the outcome added."""
     if plan["outcome"] != "planned":
         return plan
     entry = after.entry(plan["uid"])
@@ -55,7 +55,7 @@ def format_plan(plan: Document) -> list[str]:
 
 
 def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Yield the events of pods between two states, one line each."""
+    """Yield the events of pods that lie between two states of the node, one line each."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
@@ -68,7 +68,9 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
 
 
 def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Return the time in which all these pods end, in seconds. A pod needs its grace period and two more seconds for each sidecar."""
+    """Return the time in seconds after which all these pods have ended. A pod needs its grace period and two more seconds for each
+    sidecar.
+    """
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)

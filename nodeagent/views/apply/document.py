@@ -41,7 +41,7 @@ class AppliedPod(Struct, frozen=True):
     """The agent's decision on the pod. None means that the agent hasn't decided yet."""
     notes: tuple[str, ...] = ()
     explained: ExplainedPod | None = None
-    """Trial decision on the pod. None means that the agent has already decided, or that the pod is resized."""
+    """Trial decision on the pod. None means that no trial is needed, because the agent has already decided or the pod is only resized."""
     resize: Fits | NotResized | None = None
     """Trial decision on the resize of a running pod. None means that the pod isn't resized."""
 

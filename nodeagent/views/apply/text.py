@@ -1,4 +1,4 @@
-"""Effect of manifests as text: one line per pod, then notes."""
+"""Effect of manifests as text. Each pod has one line, followed by notes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -59,7 +59,7 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
 
 
 def format_differences(document: Document, width: int = WIDTH) -> str:
-    """Format the differences from the installed manifests, and the effect of each difference. Unchanged pods are left out."""
+    """Format the differences from the installed manifests, with the effect of each difference. Unchanged pods are left out."""
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
     lines = [f"{one['kind']} {one['name']} {_CHANGE_VERBS[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
@@ -112,7 +112,7 @@ def _describe_undecided(document: Document) -> Iterator[str]:
 
 
 def _describe_effect(pod: Document) -> str:
-    """Describe the effect on a running pod. Empty if the pod doesn't run, or stays unchanged."""
+    """Describe the effect of the change on a running pod. Empty if the pod doesn't run, or stays unchanged."""
     if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
     if pod["resizes"]:

@@ -1,1 +1,1 @@
-"""Report on one run of a command as a document, with its verdict, and the comparison of reports."""
+"""Report on one run of a command as a document with a verdict, and the comparison of several reports."""

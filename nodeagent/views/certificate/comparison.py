@@ -1,5 +1,5 @@
-"""Comparison of reports with the report of a good run. Each difference is divided by its measure's threshold, and the differences are
-sorted by the result.
+"""Comparison of reports with the report of a good run. Each difference is divided by the threshold of its measure, and the differences are
+sorted by the quotient.
 """
 
 import re
@@ -52,7 +52,9 @@ _RATE_FACTS = (
 )
 _RATES = frozenset(title for *_, title in _RATE_FACTS)
 _LEAST_RATE_FACTOR, _LEAST_COUNT = 2, 10
-"""Rates differ by at least this factor, and by at least this number of occurrences, because a few occur in every run."""
+"""Minimum factor and minimum number of occurrences by which two rates must differ to count as different. A few occurrences are usual in
+every run.
+"""
 _OF_CPU = re.compile(r" of CPU \d+$")
 
 
@@ -68,7 +70,7 @@ class ReadReport(Struct, frozen=True):
     measures: Mapping[str, tuple[int | None, str | None]]
     """Value and largest cause of each measure, by name. None means unknown. Measures that this version doesn't know are left out."""
     thresholds: Mapping[str, int]
-    """Largest rate that a clean run may have, by measure."""
+    """Highest rate that is allowed in a clean run, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]
     """Parts of the run, each with its duration in microseconds and its measures in thousandths."""
     facts: Mapping[str, Any]
@@ -128,7 +130,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
 
 
 def _read_quiet(quiet: JsonValue) -> dict[str, Any]:
-    """Read the quiet settings. The numbers of CPUs are left out, because the same settings on other CPUs aren't a difference."""
+    """Read the quiet settings. The numbers of CPUs are left out, because equal settings on other CPUs aren't a difference."""
 
     def join(field: str, value: str) -> str:
         settings = quiet.field(field).each(
@@ -185,7 +187,7 @@ def _describe_run(report: ReadReport) -> Document:
 
 
 def _is_same_fact(name: str, good: ReadReport, bad: ReadReport) -> bool:
-    """Return whether a property is the same, except for the usual differences of frequencies and rates between runs."""
+    """Return whether a property is the same in both reports. Frequencies and rates may vary as much as they usually do between runs."""
     was, value = good.facts[name], bad.facts[name]
     if was is None or value is None or name not in _FREQUENCIES | _RATES:
         return bool(was == value)
@@ -248,7 +250,7 @@ def _format_run(run: Mapping[str, Any]) -> str:
 
 
 def format_duration(per_mille: int) -> str:
-    """Format the duration of a run, in thousandths of the good run's duration."""
+    """Format the duration of a run, given in thousandths of the good run's duration."""
     if per_mille == 1000:
         return "as long"
     difference = format_rate("perMille", abs(per_mille - 1000))
@@ -256,7 +258,7 @@ def format_duration(per_mille: int) -> str:
 
 
 def format_fact(name: str, value: object) -> str:
-    """Format the value of a property. Hashes are left out, because they mean nothing to people."""
+    """Format the value of a property. Hashes are left out, because readers can't interpret them."""
     if "hash" in name or name == "the command":
         return ""
     return "unknown" if value is None else str(value) or "none"

@@ -1,4 +1,4 @@
-"""Shares of the time between two samples of the kernel's counters."""
+"""Shares of time, computed from two samples of the kernel's counters."""
 
 from collections.abc import Mapping
 from operator import itemgetter
@@ -50,8 +50,8 @@ def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str,
 def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
     """Return the time for which tasks, except the job's own, ran on some CPUs. None means that it is unknown.
 
-    The scheduler's run times are exact, but don't include a task that never left its CPU. The CPU's non-idle time includes such a task, but
-    is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
+    The scheduler's run times are exact, but don't include the time of a task that has not left its CPU yet. The CPU's non-idle time
+    includes such a task, but is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
 
     Run times include interrupts and steal during a task. Some kernels don't include these in the job's own time (IRQ_TIME_ACCOUNTING,
     PARAVIRT_TIME_ACCOUNTING), so interrupts and steal aren't counted as other tasks.
@@ -68,7 +68,7 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
 
 
 def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> dict[int, int] | None:
-    """Return the time for which tasks or interrupts kept each of some CPUs busy, by CPU. None means that it is unknown.
+    """Return the time for which tasks or interrupts kept CPUs busy, for each of these CPUs. None means that the times are unknown.
 
     Run times don't include interrupts that arrive while a CPU is idle, so nothing is subtracted from the run times.
     """
@@ -109,7 +109,9 @@ def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_u
 def _find_not_idle_us(
     first: FileTexts, last: FileTexts, cpus: CpuSet, not_busy: tuple[str, ...]
 ) -> dict[int, int] | None:
-    """Return the time outside of some columns of /proc/stat, minus its largest error, by CPU. None means that it is unknown."""
+    """Return the time between two samples minus the time in the columns `not_busy` of /proc/stat and minus the largest error, by CPU. None
+    means that the time is unknown.
+    """
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
         return None
@@ -120,7 +122,7 @@ def _find_not_idle_us(
 def measure_interval(
     before: FileTexts, now: FileTexts, cpus: CpuSet, siblings: CpuSet | None, nodes: NumaSet
 ) -> Interval:
-    """Measure the time between two samples.
+    """Compute how the time between two samples was used.
 
     The scheduler's run times aren't used, because the run time of a running task may belong to an earlier interval.
 

@@ -11,7 +11,7 @@ from nodeagent.views.certificate.words import format_rate
 _COMMAND = re.compile("`([^`]+)`")
 _WIDTH, _ROW, _LABEL, _AXIS = 720, 36, 140, 20
 _TIMES = 90
-"""Width reserved for the two times below a timeline, even if the timeline itself is shorter."""
+"""Minimum width in pixels for the two times below a timeline, which may be shorter."""
 _STYLE = """:root { color-scheme: light dark } body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
 h2 { font-size: 1.15em; margin: 2em 0 0.5em; overflow-wrap: anywhere } table { border-collapse: collapse; margin: 0.5em 0 1em }
 th, td { padding: 0.25em 1.5em 0.25em 0; text-align: left; vertical-align: top }

@@ -60,7 +60,7 @@ Document = dict[str, Any]
 
 
 class OtherTasks(Struct, frozen=True):
-    """Other tasks on the job's CPUs, as far as the caller may see them."""
+    """Tasks of other owners on the job's CPUs, as far as the caller may see them."""
 
     tasks: list[Document] | None
     """Tasks as documents, sorted by time. None means that they are unknown."""
@@ -86,7 +86,7 @@ class RunObservation(Struct, frozen=True):
     bound_interrupts: frozenset[str]
     """Labels of the interrupts that the kernel doesn't allow to be moved."""
     own_interrupts: frozenset[str]
-    """Labels of the interrupts of the job's own devices."""
+    """Labels of the interrupts of the devices that are allocated to the job."""
     configuration_hash: str | None
     quiet: Mapping[str, Any] | None = None
     """Quiet settings of the job: the profile's name, the applied settings with values, and the settings that aren't in effect, with
@@ -236,13 +236,15 @@ def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cp
 
 
 def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredRate:
-    """Judge the busiest sibling. Any number of siblings therefore has the same threshold, and idle siblings hide no busy one."""
+    """Judge only the busiest sibling thread. The threshold is then the same for any number of siblings, and idle siblings don't hide a busy
+    one.
+    """
     most_us = max(sibling_us.values(), default=0)
     return MeasuredRate(share(most_us, elapsed_us), most_us)
 
 
 def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
-    """Judge the time that the hypervisor took (steal), minus the error of its counters."""
+    """Judge the time that the hypervisor took from the CPUs (steal), minus the error of its counters."""
     certain_us = max(0, steal_us - TICK_US * len(cpus))
     return MeasuredRate(share(certain_us, elapsed_us * len(cpus)), certain_us)
 
@@ -347,7 +349,7 @@ def _describe_softirqs(seen: RunObservation, cpus: CpuSet, unknown: dict[str, st
 
 
 def _describe_pressure(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe the time for which some or all of the job's tasks waited (PSI)."""
+    """Describe for how long some or all of the job's tasks had to wait for a resource (PSI)."""
     found: Document = {}
     for resource in PRESSURE_RESOURCES:
         file = pressure_file(resource)

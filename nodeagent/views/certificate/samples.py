@@ -8,14 +8,14 @@ from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
 from nodeagent.views.certificate.intervals import Interval, halve_intervals, measure_interval
 
 BUSY_NS = 250_000_000
-"""Shortest time between two samples, in nanoseconds, after which a CPU's load is known, because /proc/stat has a precision of 10 ms.
+"""Minimum time between two samples, in nanoseconds, from which a CPU's load is computed. /proc/stat has a precision of only 10 ms.
 
 At the start of a run, samples are closer together, and governors are still raising the frequency.
 """
 _BUSY_PER_MILLE = 900
-"""Minimum busy share, in thousandths, of the time between two samples.
+"""Minimum busy share of a CPU between two samples, in thousandths.
 
-Only the frequencies of CPUs with this share are used.
+Only the frequencies of CPUs with at least this share are used.
 """
 _MOST_INTERVALS = 128
 
@@ -43,7 +43,7 @@ def add_sample(
 
     Args:
         samples: summary of the earlier samples.
-        texts: an older sample to measure the load of CPUs from, the previous sample, and the sample to add.
+        texts: an older sample from which the load of CPUs is measured, the previous sample, and the sample to add.
         cpus: CPUs of the job.
         siblings: the other threads of the job's cores. None means that they are unknown.
         nodes: NUMA nodes of the job's CPUs.

@@ -76,7 +76,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
 
 
 def _find_pod_cpus(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods may get exclusively, except siblings of reserved CPUs."""
+    """Return the CPUs that pods may get exclusively. Siblings of reserved CPUs are left out."""
     return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 
@@ -131,7 +131,7 @@ def check_nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """Return the online CPUs that a kernel parameter lists. If sysfs doesn't have the CPUs, the kernel's command line is used.
+    """Return the online CPUs that a kernel parameter lists. If sysfs doesn't show them, read the kernel's command line.
 
     Args:
         facts: the data of the node.
@@ -157,7 +157,7 @@ def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet 
 
 
 def _split_flags(value: str) -> tuple[list[str], str]:
-    """Split a value such as `managed_irq,domain,2-3` into flags and CPUs."""
+    """Split a value such as `managed_irq,domain,2-3` into its flags and its CPU list."""
     words = value.split(",")
     flags = [word for word in words if word[:1].isalpha()]
     return flags, ",".join(word for word in words if word not in flags)

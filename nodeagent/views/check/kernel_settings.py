@@ -34,7 +34,7 @@ _DEEP_US = 10
 
 
 class _Rule(Struct, frozen=True):
-    """Kernel setting, with the values that have a disadvantage."""
+    """Kernel setting, with a test for values that have a disadvantage."""
 
     check: str
     path: str
@@ -47,15 +47,15 @@ class _Rule(Struct, frozen=True):
     levels: tuple[Level, Level]
     """Levels of the result: for a service, and for a benchmark."""
     fix: str
-    """Command that changes the setting, without the part that undoes the change. `{}` is replaced by the path."""
+    """Command that changes the setting. `{}` is replaced by the path. The command that undoes the change is added later."""
     text: str = ""
-    """Value that `--fix` writes. Empty if a person must decide."""
+    """Value that `--fix` writes. Empty if the user must choose a value."""
     name: Callable[[str], str] = lambda text: text
     """Function that returns the value to show and to restore."""
 
 
 def _chosen(text: str) -> str:
-    """Return the word in brackets. The kernel marks the current one of several values in this way."""
+    """Return the word in brackets. In a list of possible values, the kernel marks the current value in this way."""
     found = re.search(r"\[([^]\s]+)\]", text)
     return found[1] if found else text
 

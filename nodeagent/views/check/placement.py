@@ -50,7 +50,7 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Format a shell command that brings the CPUs online, and the command that undoes it. Empty without CPUs."""
+    """Format a shell command that brings the CPUs online, together with the command that undoes the change. Empty without CPUs."""
     if not cpus:
         return ""
     return f"{_format_switch(cpus, 1)} # until the next boot; undo: {_format_switch(cpus, 0)}"
@@ -210,7 +210,7 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _describe_withheld(left: list[int]) -> str:
-    """Describe the effect of a reservation that leaves `left` bytes of each node for Guaranteed pods."""
+    """Describe the effect of a memory reservation. `left` lists the bytes that remain for Guaranteed pods on each node."""
     least, most = (-(-max(0, amount) // 2**20) for amount in (min(left), max(left)))
     if not most:
         return "reservedMemory keeps Guaranteed pods off it"
@@ -227,8 +227,8 @@ def _sum_pages(node: NumaNode) -> int:
 
 
 def _find_reservable_bytes(node: NumaNode) -> int:
-    """Return an amount that a node still has after a reboot, although the kernel may then find slightly less memory: rounded down to 64
-    MiB, minus 64 MiB.
+    """Return an amount of memory in bytes that the node will still have after a reboot, when the kernel may find slightly less memory. The
+    amount is rounded down to 64 MiB, minus 64 MiB.
     """
     return max(0, (node.memory_bytes - _sum_pages(node) - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
 

@@ -7,7 +7,7 @@ from nodeagent.formats.config.containerd_config import NriConfig
 
 
 class PodsApiFacts(Struct, frozen=True):
-    """Result of asking kubelet's pods API about a pod that doesn't exist."""
+    """Answer of kubelet's pods API to a request about a pod that doesn't exist."""
 
     problem: str = ""
     """Problem with the API. Empty if the API answered."""
@@ -22,9 +22,9 @@ class RuntimeFacts(Struct, frozen=True):
     """Facts about the runtime behind `nriSocket`."""
 
     found: Runtime | None = None
-    """Runtime that accepts the agent as a plugin."""
+    """Runtime that has accepted the agent as a plugin. None means that no runtime has accepted it."""
     problem: str = ""
-    """Reason why the runtime doesn't accept the agent. Empty if the runtime wasn't asked, because the node is a copy."""
+    """Reason why the runtime doesn't accept the agent. Empty if it does, or if the runtime wasn't asked because the node is a copy."""
     hint: str = ""
     is_hidden: bool = False
     """Whether only root may use the socket."""

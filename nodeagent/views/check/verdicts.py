@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 class Level(enum.Enum):
     OK = "ok"
     NOTE = "note"
-    """Level of a fact that is worth knowing although nothing is wrong."""
+    """Level of a result that is worth knowing although nothing is wrong."""
     WARNING = "warning"
-    """Level of a result because of which pods run slower or less isolated than possible."""
+    """Level of a result that makes pods slower or less isolated than possible."""
     FAILURE = "failure"
-    """Level of a result because of which the agent can't work, or another program changes the agent's settings back."""
+    """Level of a result with which the agent can't work, or with which another program reverts the agent's settings."""
     UNKNOWN = "unknown"
     """Level of a check that needs a missing or unreadable file."""
 
 
 class SettingWrite(Struct, frozen=True):
-    """Setting that may be changed and restored at any time. The change moves no processes, and lasts until the next boot."""
+    """Setting that may be changed and restored at any time. A change moves no processes, and lasts until the next boot."""
 
     path: str
     """Path of the setting's file, below the root directory."""
@@ -56,7 +56,7 @@ class CheckResult(Struct, frozen=True):
     fix: str = ""
     """Command that fixes the problem, or a setting and its file. Empty if no fix is needed."""
     writes: tuple[SettingWrite, ...] = ()
-    """Settings that `--fix` writes. Empty if a person must decide."""
+    """Settings that `--fix` writes. Empty if the user must choose a value."""
 
 
 def parse_kernel_version(release: str | None) -> tuple[int, int] | None:
@@ -74,11 +74,13 @@ class NodeFacts(Struct, frozen=True):
     rules: NodeRules | None = None
     """Managers for the configuration. None means that the configuration doesn't fit the machine."""
     config_problem: str | None = None
-    """Reason why `config` and `rules` are None. None if both are set."""
+    """Reason why `config` and `rules` are None. The attribute is None if both are set."""
     config_is_missing: bool = False
     """Whether there is no configuration."""
     config_command: str = ""
-    """Command that reports every error in the configuration, or that creates a missing one. Empty if the configuration isn't in a file."""
+    """Command that reports every error in the configuration, or creates a missing configuration. Empty if the configuration isn't in a
+    file.
+    """
     config_file: str = "the configuration"
     """Place to correct the configuration: a file name, or a description."""
     runtime: "RuntimeFacts | None" = None
@@ -87,7 +89,9 @@ class NodeFacts(Struct, frozen=True):
     """Devices of the machine. None means that the configuration has no extended resources."""
     purpose: Purpose = Purpose.SERVICE
     kubelet_problem: str = ""
-    """Change to kubelet that is required before the agent can place kubelet's containers. Empty if none is known."""
+    """Required change of kubelet's configuration before the agent can place kubelet's containers. Empty if no change is known to be
+    required.
+    """
 
     @property
     def why_unconfigured(self) -> str:

@@ -1,6 +1,6 @@
 """Explanation as a document of plain values: the decision, its steps, the missing resources and the remedies. docs/explain.md describes it.
 
-words.py and text.py make the text for users.
+The modules words.py and text.py format this document for users.
 """
 
 from collections.abc import Iterable
@@ -47,14 +47,14 @@ class ExplainedPod(Struct, frozen=True):
     before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
-    """Remedies for a refused pod."""
+    """Remedies for a refused pod: changes with which the pod would be admitted."""
     entry: PodEntry | None = None
-    """State's entry of a known pod. None means that the decision is a trial of a manifest."""
+    """The pod's entry in the state. None means that the decision is a trial of a manifest."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
-    """Known properties of a container runtime's pod, each with its source."""
+    """Known properties of a pod of a container runtime, each with its source."""
     refused_resize: Document | None = None
     """Refused resize of a running pod, as a document (views/explain/resizes.py)."""
 
@@ -83,8 +83,8 @@ def describe_explanation(
         where: a short description of the machine.
         has_partitions: whether the machine's kernel supports partitions below other cgroups (6.7). None means that this is unknown. The
             document then assumes that the kernel supports them.
-        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. The time for n pods grows
-            with n².
+        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. With this option, the time
+            for n pods grows with n².
     """
     return {
         "configuration": describe_configuration(config),

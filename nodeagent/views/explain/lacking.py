@@ -1,4 +1,4 @@
-"""Contract of the modules in views/explain/resources, and the total shortage of a request on several NUMA nodes."""
+"""Interface of the modules in views/explain/resources, and the total shortage of a request on several NUMA nodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from nodeagent.views.wording.words import format_count
 
 Document = dict[str, Any]
 FEW_SETS = 3
-"""Maximum number of sets of NUMA nodes with the same result that are all named."""
+"""Maximum number of sets of NUMA nodes that are all named, if they have the same result. Of more sets, only an example is named."""
 MOST_NODES = 8
 """Maximum number of NUMA nodes listed one by one. The nodes with the smallest shortages are listed."""
 
@@ -24,12 +24,12 @@ class RefusedDecision(Struct, frozen=True):
     """Refused pod, and the node on which it was refused."""
 
     before: WhatIf
-    """Node before the decision, with only those resources that the pod is allowed to get."""
+    """Node before the decision, with only those resources that the pod may get."""
     trace: Trace
     promises: Promises
     """Allocations at the time of the refusal, including those of the pod's earlier containers."""
     nodes: tuple[NodeHeadroom, ...]
-    """NUMA nodes from which the pod is allowed to get resources."""
+    """NUMA nodes from which the pod may get resources."""
 
     def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
         """Return the name and the demand of a container. If the container is None, return those of the whole pod."""
@@ -78,12 +78,12 @@ class ResourceDemand(Protocol):
     def describe_on(self, node: NodeHeadroom) -> str:
         """Describe the shortage on a node.
 
-        Empty if the node has enough for its part, or if even the empty node would have nothing of the resource.
+        The text is empty if the node has enough for its part of the request, or if it has none of the resource even when empty.
         """
 
 
 class ExplanationView(Struct, frozen=True):
-    """Parts of an explanation about one resource. By default, there are none."""
+    """Parts of an explanation that concern one resource. The default of each part is empty."""
 
     step: Callable[[AllocationStep], Document | None]
     """Function that describes an allocation of the resource. None means that the step is about another resource."""
@@ -98,11 +98,11 @@ class ExplanationView(Struct, frozen=True):
     requested: Callable[[RefusedDecision, PodDemand | ContainerDemand], Iterable[str]] = lambda _pod, _demand: ()
     """Function that formats the requested amounts."""
     notes: Callable[[Sequence[ResourceDemand], NodeHeadroom], str] = lambda _demands, _node: ""
-    """Function that describes why the request may be unable to use a NUMA node's free amounts."""
+    """Function that describes why a request may be unable to use the free amounts of a NUMA node."""
     holders: Callable[[NodeHeadroom], str] = lambda _: ""
-    """Function that returns, in brackets, the names of the pods that hold the resource on a NUMA node. Empty without such pods."""
+    """Function that returns, in brackets, the names of the pods that use the resource on a NUMA node. Empty without such pods."""
     reuse: Callable[[RefusedDecision], Iterable[str]] = lambda _: ()
-    """Function that describes the amounts of the pod's init containers, which count as free for the pod."""
+    """Function that describes the amounts of the pod's init containers. They count as free for the pod's other containers."""
 
 
 def format_node_count(demands: Iterable[ResourceDemand]) -> str:

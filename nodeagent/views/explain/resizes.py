@@ -47,7 +47,7 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def describe_resize_changes(one: Resizing) -> Document:
-    """Describe the changes of a resize, and the pods that would have to end so that the resize is admitted."""
+    """Describe the changes of a resize, and the pods that would have to end for the resize to be admitted."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
@@ -73,7 +73,7 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe a refused resize that was tried again, with the reason for the refusal and the pods that would have to end.
+    """Describe another trial of a refused resize: the reason for the refusal, and the pods that would have to end.
 
     Args:
         one: the new trial.

@@ -1,6 +1,6 @@
 """Text of `nodeagent explain`, made from the document: the answer, the missing resources, the remedies, the steps of the decision.
 
-The text is readable without colour. Its lines are within the width, unless a single word is longer.
+The text is readable without colour. No line is longer than the width, unless a single word is longer.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -233,7 +233,7 @@ def format_container(container: Document) -> list[str]:
 
 
 def _format_isolation(closed: Document) -> str:
-    """Describe the partition or systemd setting that keeps host processes off a pod's exclusive CPUs."""
+    """Describe how host processes are kept off a pod's exclusive CPUs: by a partition or by a systemd setting."""
     cpus = f"CPUs {closed['cpus']} are closed to the host"
     if closed["means"] == "systemd":
         return f"{cpus} by systemd (AllowedCPUs), not by a partition: {closed['why']}"
@@ -311,12 +311,12 @@ def _format_merge_result(step: Document, config: Document) -> str:
 
 
 def _has_no_preference(step: Document) -> bool:
-    """Return whether no resource prefers any NUMA nodes."""
+    """Return whether no resource prefers certain NUMA nodes."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
 def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Group the sets of NUMA nodes that have equal cells in the table."""
+    """Group the sets of NUMA nodes whose cells in the table are equal."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))

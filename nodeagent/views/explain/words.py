@@ -32,7 +32,7 @@ from nodeagent.views.explain.resources.memory import explain_unread
 from nodeagent.views.wording.words import format_bytes, format_count, format_missing_bytes, format_requested_bytes
 
 _MOST_ENDED = 8
-"""Maximum number of pods named as those that would have to end."""
+"""Maximum number of named pods in a list of pods that would have to end."""
 
 
 def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
@@ -100,7 +100,7 @@ def _format_amount(resource: str, amount: int, as_bytes: Callable[[int], str] = 
 
 
 def _explain_budget(trace: Trace) -> Iterator[str]:
-    """Compare the pod-level amounts with the exclusive amounts that the containers request."""
+    """Compare the pod-level amounts with the sum of the containers' exclusive amounts."""
     demand = trace.demand
     unread = list(explain_unread(trace))
     if unread:

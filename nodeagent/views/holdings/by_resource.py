@@ -13,36 +13,38 @@ VIEWS: tuple[HoldingView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW, claims.VI
 
 
 def promised_fields(held: PodPromises, container: str) -> Document:
-    """Describe a container's allocations for the part `promised` of its document."""
+    """Return the fields `promised` of a container's document, with the container's allocations."""
     return _merge_documents(view.promised(held, container) for view in VIEWS)
 
 
 def container_fields(shown: NodeView, held: PodPromises, container: str) -> Document:
-    """Describe a container's other properties for `inspect`, in addition to `promised`."""
+    """Return the other fields about a container's resources in `inspect`, in addition to `promised`."""
     further = describe_further_holdings(held, container)
     fields = _merge_documents(view.container(shown, held, container) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def pod_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod's allocations for `inspect`."""
+    """Return the fields about a pod's allocations in `inspect`."""
     return _merge_documents(view.pod(pod, held) for view in VIEWS)
 
 
 def node_fields(shown: NodeView) -> Document:
-    """Describe the node's resources for `inspect`."""
+    """Return the fields about the node's resources in `inspect`."""
     return _merge_documents(view.node(shown) for view in VIEWS)
 
 
 def decided_fields(pod: Pod, held: PodPromises) -> Document:
-    """Describe a pod's allocations after a decision, for `explain` and `simulate`."""
+    """Return the fields about a pod's allocations after a decision, for `explain` and `simulate`."""
     further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     fields = _merge_documents(view.decided_pod(pod, held) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def resized_fields(before: PodPromises, was: Container, after: PodPromises, now: Container) -> Document:
-    """Describe a container's allocations after a resize. Fields that end in `Before` have the allocations before the resize."""
+    """Return the fields about a container's allocations after a resize. Fields whose names end in `Before` show the allocations before the
+    resize.
+    """
     old = _merge_documents(view.resized(before, was) for view in VIEWS)
     return _merge_documents(view.resized(after, now) for view in VIEWS) | {
         f"{name}Before": value for name, value in old.items()
@@ -50,7 +52,7 @@ def resized_fields(before: PodPromises, was: Container, after: PodPromises, now:
 
 
 def freed_fields(held: PodPromises) -> Document:
-    """Describe the resources that become free when a pod ends."""
+    """Return the fields about the resources that become free when a pod ends."""
     return _merge_documents(view.freed(held) for view in VIEWS)
 
 

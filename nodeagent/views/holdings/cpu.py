@@ -9,7 +9,7 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def format_place(held: PodPromises, container: Container) -> str:
-    """Format a container's name together with its CPUs."""
+    """Format the name of a container together with the container's CPUs."""
     own = held.of(CpuHoldings).own_set(container.name)
     if own is None:
         return f"{container.name} shared"

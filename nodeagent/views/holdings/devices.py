@@ -1,4 +1,4 @@
-"""Devices of a container, of a pod after a decision, and of lost pods, and the node's number of devices."""
+"""Devices of a container, of a pod after a decision, and of lost pods, and the number of devices on the node."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
-    """List the IDs of lost pods' devices, according to the pods' records."""
+    """List the IDs of the devices that lost pods have according to records."""
     return sorted({device.id for pod in pods for _, own in pod.held.of(DeviceHoldings).devices for device in own})
 
 

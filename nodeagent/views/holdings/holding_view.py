@@ -1,4 +1,4 @@
-"""Contract of a resource's module in this package: the fields that the resource adds to the documents of commands."""
+"""Interface of each resource's module in this package: the fields that the resource adds to the documents of commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def _no_fields(*_: object) -> Document:
 
 
 class HoldingView(Struct, frozen=True):
-    """Fields that one resource adds to documents. By default, there are none."""
+    """Fields that one resource adds to documents. By default, a resource adds no fields."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
     """Function that returns the fields of a container in the part `promised` of `inspect`."""

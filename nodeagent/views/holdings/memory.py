@@ -14,7 +14,7 @@ def _describe_container(held: PodPromises, container: str) -> Document:
 
 
 def _describe_resized(held: PodPromises, container: Container) -> Document:
-    """Describe a container's memory with its NUMA nodes. If no memory is allocated, describe the limit."""
+    """Describe a container's allocated memory with its NUMA nodes. If no memory is allocated, describe the memory limit."""
     parts = [
         f"{Quantity.of_bytes(block.size_bytes)} on NUMA {block.nodes}"
         for block in held.of(MemoryHoldings).blocks(container.name) or ()

@@ -44,11 +44,13 @@ class ContainerView(Struct, frozen=True):
     cgroup: ObservedCgroup | None
     """Observed values of the container's cgroup. None means that there is no such cgroup, or that cgroups were not observed."""
     cpuset: ObservedCgroup | None
-    """Observed cgroup whose cpuset applies to the container's cgroup. None means that one of the two doesn't exist."""
+    """Observed cgroup whose cpuset applies to the container's cgroup. None means that this cgroup or the container's cgroup doesn't
+    exist.
+    """
     process_settings: ProcessSettings
-    """Settings of the container's process at its next start."""
+    """Settings that the container's process will have at its next start."""
     desired: DesiredCgroup | None
-    """Desired values of the cgroup. None means that the agent wants no such cgroup, or that cgroups were not observed."""
+    """Desired values of the cgroup. None means that the cgroup shouldn't exist, or that cgroups were not observed."""
     is_different: bool
     """Whether the cgroup differs from the desired values."""
     closing: Closing | None = None
@@ -134,7 +136,7 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
 
 
 def describe_kernel_values(observed: ObservedCgroup, cpuset: ObservedCgroup | None) -> Document:
-    """Describe the values of a cgroup in the kernel, with the CPUs and memory nodes of the cgroup whose cpuset applies to it.
+    """Describe the kernel's values of a cgroup, with the CPUs and memory nodes of the cgroup whose cpuset applies to it.
 
     Null means that the controller isn't enabled.
     """
@@ -225,7 +227,7 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Return whether the container runs. If cgroups were not observed, the launcher's report is used. None means that it is unknown."""
+    """Return whether the container runs. If cgroups were not observed, use the launcher's report. None means that it is unknown."""
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated

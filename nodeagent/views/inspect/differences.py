@@ -1,4 +1,4 @@
-"""Differences between desired and observed cgroups, including those that the agent can't correct."""
+"""Differences between desired and observed cgroups, including differences that the agent can't correct."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,14 +18,14 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, format_value
 
 CPUS_ALLOWED = "Cpus_allowed_list"
-"""File name for the allowed CPUs of threads, a field of /proc/PID/task/*/status."""
+"""Name used in place of a cgroup file for the allowed CPUs of threads. It is a field of /proc/PID/task/*/status."""
 
 
 class Difference(Struct, frozen=True):
     path: str
     """Path of the cgroup, relative to the pods' cgroup."""
     file: str | None
-    """Name of the cgroup file. None means the cgroup itself."""
+    """Name of the cgroup file. None means that the cgroup itself is missing or shouldn't exist."""
     promised: str
     found: str | None
     """Observed value. None means that the file doesn't exist."""
@@ -34,7 +34,7 @@ class Difference(Struct, frozen=True):
 def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
     """Compare the observed cgroups with the desired ones.
 
-    If the plan writes a file twice (freeze, move, thaw), the final value is compared.
+    If the plan writes a file several times (freeze, move, thaw), the final value is compared.
 
     Args:
         plan: the result of `diff(desired, observed)`.
@@ -93,5 +93,5 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
 
 
 def _format_value(value: Value) -> str:
-    """Format a value as the kernel does. An empty set is an empty text."""
+    """Format a value as the kernel does. The text of an empty set is empty."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else format_value(value)

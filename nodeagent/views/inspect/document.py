@@ -33,7 +33,7 @@ VERSION = 1
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Counters in the summary. If one of them isn't 0, the node needs attention."""
+"""Counters in the summary that show a problem. If one of them isn't 0, the node needs attention."""
 
 
 class NodeVerdict(StrEnum):
@@ -42,7 +42,7 @@ class NodeVerdict(StrEnum):
     HEALTHY = "healthy"
     WRONG = "wrong"
     AGENT_AWAY = "agentAway"
-    """Verdict that no agent answers. In a copy of a node, it means that only the saved state is known."""
+    """Verdict that no agent answers. For a copy of a node, the verdict means that only the saved state is known."""
     REFUSED = "refused"
     """Verdict that a pod named by the user is refused."""
 
@@ -115,7 +115,9 @@ def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
 
 
 def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, tuple[Difference, ...]]:
-    """Return the desired cgroups, the plan that would produce them, and all differences. All are empty if cgroups were not observed."""
+    """Return the desired cgroups, the plan that would produce them, and all differences. All three are empty if cgroups were not
+    observed.
+    """
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
@@ -286,7 +288,7 @@ def _describe_pod(
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
-    """Describe a pod's unmet request, with the reason and the events that cause another try."""
+    """Describe a pod's unmet request, with the reason, and with the events after which the request is tried again."""
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None

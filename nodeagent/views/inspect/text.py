@@ -1,6 +1,6 @@
 """Text of `nodeagent inspect`, made from the document: the node, then the pods, and finally everything that needs attention.
 
-The text is readable without colour, and its lines are within the width.
+The text is readable without colour. No line is longer than the width.
 """
 
 import re
@@ -37,8 +37,8 @@ _ATTENTION = re.compile(
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,
 )
-"""Pattern of words to colour. The words have capital letters or a fixed context, so that the pattern never matches a name of a pod or
-container.
+"""Pattern of words to colour. The words contain capital letters or need a fixed context, so that the pattern never matches a name of a pod
+or container.
 """
 
 
@@ -148,7 +148,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
 
 
 def _format_agent(node: Document) -> str:
-    """Describe whether the agent runs, or for a copy of a node, whether the agent ran at that time."""
+    """Describe whether the agent runs. For a copy of a node, describe whether the agent ran when the copy was made."""
     agent = node["agent"]
     if not agent["known"]:
         return "the capture has no agent"
@@ -275,7 +275,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """List the pods that need attention, if they are hard to find in a long list."""
+    """List the pods that need attention, unless all pods are few enough to be found easily."""
     if len(document["pods"]) <= _SHORT_LISTING:
         return
     found = []

@@ -1,6 +1,6 @@
 """One frame of `nodeagent inspect --watch`: load of every CPU, drift, problems, and a scrollable table of containers.
 
-No line is longer than the width or contains terminal control sequences.
+No line is longer than the width, and no line contains terminal control sequences.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from nodeagent.views.wording.words import format_count, format_readable_bytes, f
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
-"""Columns by which the table can be sorted, by the key to press."""
+"""Columns by which the table can be sorted, by the key that a user presses."""
 KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _BAR_STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_BAR_STEPS = "0123456789"
@@ -26,10 +26,10 @@ _NO_VALUE = "-"
 _HEADING = ("CONTAINER", "STATE", "CPUS", "USED", "THROTTLED", "REMOTE", "")
 _ALIGNED = "<<<>>><"
 _CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 20), (2, 4), (0, 10))
-"""Columns and the widths to which they are cut, in this order, until the table fits."""
+"""Steps to narrow the table: pairs of a column and the width to which it is cut. The steps are taken in this order until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
-"""Minimum load of foreign tasks, in percent of a CPU, that is shown. Two counters are read one after the other, which may cause smaller
-differences.
+"""Minimum load of foreign tasks that is shown, in percent of a CPU. Smaller values may be errors, because two counters are read one after
+the other.
 """
 
 
@@ -45,9 +45,9 @@ class Poll(Struct, frozen=True):
     problem: str | None = None
     """Reason why no newer data is available."""
     interference: Document | str | None = None
-    """Document of foreign tasks on exclusive CPUs since the previous poll, or the reason why it is unknown.
+    """Document of the foreign tasks that ran on exclusive CPUs since the previous poll, or the reason why these tasks are unknown.
 
-    None means that it wasn't requested.
+    None means that no interference was requested.
     """
 
 
@@ -68,7 +68,7 @@ class Frame(Struct, frozen=True):
     heading: int
     """Index of the line with the table's heading."""
     offset: int
-    """Number of rows that were scrolled past, at most the number of all rows."""
+    """Number of rows that were scrolled past. It is at most the number of all rows."""
     page: int
     """Number of visible rows."""
 
@@ -111,7 +111,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _format_some(title: str, items: list[str], width: int) -> str:
-    """Format a title and the first items, at most three and not more than the line has room for, and count the others."""
+    """Format a title and the first items, and count the other items. At most three items are shown, or as many as fit into the line."""
     for count in range(_MAX_LISTED, 0, -1):
         more = f" and {len(items) - count} more" if len(items) > count else ""
         line = f"{title}: {', '.join(items[:count])}{more}"
@@ -193,7 +193,9 @@ def _format_attention(look: Poll, width: int) -> list[str]:
 
 
 def _format_interference(look: Poll) -> list[str]:
-    """List tasks and interrupts that ran on exclusive CPUs but could run elsewhere, one line per owner, most time first."""
+    """List tasks and interrupts that ran on exclusive CPUs but could run on other CPUs. Each owner has a line, the owner with the most time
+    first.
+    """
     found = look.interference
     if found is None:
         return []
@@ -225,7 +227,7 @@ def _format_interference(look: Poll) -> list[str]:
 
 
 def _format_row(name: str, container: Document, look: Poll) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Return the values for sorting (CPU time, throttling and remote memory), and the cells."""
+    """Return the values by which a row can be sorted (CPU time, throttling and remote memory), and the row's cells."""
     there = container["effective"] or {}
     rate = look.rates.containers.get(container["cgroup"], NO_RATE)
     usage = look.sample.containers.get(container["cgroup"])

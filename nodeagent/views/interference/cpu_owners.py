@@ -11,7 +11,7 @@ from nodeagent.formats.node_view import NodeView
 
 
 class ExclusiveCpus(Struct, frozen=True):
-    """CPUs that only one owner may use: usually one container, or several containers of one pod."""
+    """CPUs that only one owner may use. The owner is usually one container, but may be several containers of a pod."""
 
     pod: str
     uid: str
@@ -19,7 +19,7 @@ class ExclusiveCpus(Struct, frozen=True):
     cpus: CpuSet
     """The owner's exclusive CPUs that are online."""
     cgroups: tuple[str, ...]
-    """Cgroups of this pod with containers that may use one of these CPUs, as paths below the pods' cgroup."""
+    """Cgroups of the owner's pod whose containers may use one of these CPUs, as paths below the pods' cgroup."""
     devices: tuple[str, ...] = ()
     """Devices whose interrupts these containers have requested on their CPUs."""
 

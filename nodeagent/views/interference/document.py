@@ -28,11 +28,11 @@ class Observations(Struct, frozen=True):
     """Observations of tasks and interrupts, in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """IDs of the tasks seen in each cgroup before or after the measurement."""
+    """IDs of the tasks that were seen in each cgroup before or after the measurement."""
     threads: Mapping[int, HostThread]
     """Tasks that had not exited, by ID."""
     running: Mapping[int, tuple[int, ...]]
-    """IDs of the tasks that ran at the end, by CPU, for CPUs without a task switch."""
+    """IDs of the tasks that ran at the end, by CPU. They are used for CPUs without a task switch, where the kernel has counted no task."""
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
     """PIDs of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""
@@ -86,7 +86,7 @@ def describe_idle_node() -> Document:
 
 
 def is_alone(document: Mapping[str, Any]) -> bool:
-    """Return whether only the owners ran on exclusive CPUs, apart from tasks and interrupts that can't run on other CPUs."""
+    """Return whether exclusive CPUs were used only by their owners. Tasks and interrupts that can't run on other CPUs are ignored."""
     return bool(document["alone"])
 
 
@@ -156,7 +156,7 @@ def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tup
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
-    """Return whether a task or interrupt could run on other CPUs, and wasn't requested by the owner of the CPU."""
+    """Return whether a task or interrupt could run on other CPUs and was not requested by the owner of the CPU."""
     return one["movable"] is not False and not one.get("claimed", False)
 
 
@@ -198,6 +198,6 @@ def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Docume
 
 
 def _sum_foreign_us(owner: Document) -> int:
-    """Return the total time of foreign tasks and interrupts in microseconds. -1 means that no foreign task or interrupt ran."""
+    """Return the total time of foreign tasks and interrupts in microseconds, or -1 if no foreign task or interrupt ran."""
     foreign = [one["microseconds"] for one in (*owner["tasks"], *owner["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

@@ -1,4 +1,6 @@
-"""Document of consecutive decisions on pods: decisions, final placement, remaining resources. docs/simulate.md describes it."""
+"""Document of decisions on pods, made one after the other: decisions, final placement, remaining resources. docs/simulate.md describes the
+document.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -135,7 +137,7 @@ def _describe_side(run: Simulation) -> Document:
 
 
 def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Return for each pod whether a later pod replaces it."""
+    """Return a value for each pod: whether a later pod replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
@@ -156,7 +158,7 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
     """Describe a decision.
 
-    The containers have their placement at the end of the simulation. If the pod is replaced, they have the decided placement.
+    The document shows the containers' placement at the end of the simulation, or the decided placement if the pod is replaced.
     """
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING

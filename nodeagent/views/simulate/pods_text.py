@@ -96,7 +96,7 @@ def _format_decision(pod: Document) -> str:
 
 
 def format_placed(container: Document) -> str:
-    """Format the placement of a container in a few words."""
+    """Format the CPUs and memory nodes of a container in a few words."""
     if container["isolation"] == "host":
         return f"{container['name']} shared"
     return " ".join(part for part in format_container(container)[:4] if part)
@@ -176,7 +176,7 @@ def _format_replaced_pods(side: Document, width: int) -> Iterator[str]:
 
 
 def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int) -> Iterator[str]:
-    """Format a table with the containers of each pod. Empty if none of the containers has a placement."""
+    """Format a table with the containers of each pod. The result is empty if no container has a placement."""
     rows = [["POD", "CONTAINER", "CPUS", "WHERE", "MEMORY"]]
     for pod, containers in pods:
         name = pod

@@ -89,7 +89,7 @@ class ScenarioDevices:
         return tuple(known.pool for _, known in sorted(self._known.items()))
 
     def load(self) -> Mapping[str, DeviceHoldings]:
-        """Read the file as kubelet does at its start, and return the devices of each pod. A damaged file counts as missing."""
+        """Read the file as kubelet does at its start, and return the allocated devices of each pod. A damaged file counts as missing."""
         self._known = {}
         try:
             contents = None if self.text is None else decode_device_contents(self.text)
@@ -122,20 +122,20 @@ class ScenarioDevices:
         return data
 
     def begin(self, promises: Promises) -> None:
-        """Let the plugins that have registered at the start list their devices."""
+        """Let the plugins that have registered before the start list their devices."""
         for plugin in self._plugins.values():
             if plugin.rules.is_registered:
                 self._list(plugin, promises)
 
     def stop(self) -> frozenset[str]:
-        """End all connections for a restart of kubelet. Return the resources of the plugins that were connected."""
+        """Close all connections because kubelet restarts. Return the resources of the plugins that were connected."""
         connected = frozenset(name for name, plugin in self._plugins.items() if plugin.is_there)
         for plugin in self._plugins.values():
             plugin.is_there = False
         return connected
 
     def return_plugins(self, step: ScenarioStep, connected: frozenset[str], time: str, promises: Promises) -> None:
-        """Let the plugins that return at this time of a restart list their devices."""
+        """Let the plugins that reconnect at this time of kubelet's restart list their devices."""
         times = dict(step.plugin_times)
         for name, plugin in self._plugins.items():
             own = times.get(name) or (times.get("", AFTER) if name in connected else ABSENT)
@@ -143,7 +143,7 @@ class ScenarioDevices:
                 self._list(plugin, promises)
 
     def follow(self, step: ScenarioStep, promises: Promises) -> Document:
-        """Apply a step about a plugin, or read the node's capacity. Return the result of the step."""
+        """Carry out a step that concerns a plugin or the node's capacity, and return the result of the step."""
         if step.op == "nodeStatus":
             return self._read_capacity(step.seconds, promises)
         plugin = self._plugins.setdefault(step.resource, _RuledPlugin(step.resource, ScenarioPlugin(()), self.calls))
@@ -159,7 +159,7 @@ class ScenarioDevices:
         return {}
 
     def note_allocation(self, container: str | None, promises: Promises, *, is_refused: bool) -> None:
-        """Add the container's name to the new calls of device plugins. If the container got devices, write kubelet's device checkpoint."""
+        """Add the container's name to the new calls of device plugins. If the container got devices, write kubelet's checkpoint file."""
         new, self._unnamed = self.calls[self._unnamed :], len(self.calls)
         for call in new:
             call["container"] = container

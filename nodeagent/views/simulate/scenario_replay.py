@@ -83,14 +83,14 @@ class _StartRefusedError(Exception):
 
 
 class _File(Struct):
-    """File of a manager: the text as written, and the manager's state as text. The two differ until the first write."""
+    """File of one manager: the text as last written, and the manager's current state as text. The two texts differ until the next write."""
 
     encode: Callable[[Managers, Promises], str]
     text: str | None
     encoded: str = ""
 
     def write_at_start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
-        """Write the file after a start if the file didn't exist, or if the state was empty and has been filled in."""
+        """Write the file after a start if the file was missing, or if its state was empty and has been filled in."""
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
@@ -186,7 +186,7 @@ class Replay:
         apply_deltas(self.totals, deltas)
 
     def set_gauges(self, managers: Managers, promises: Promises) -> None:
-        """Set the gauges from the state, as the agent does. kubelet instead changes gauges together with its counters."""
+        """Set the gauges from the state, as the agent does. kubelet itself changes gauges at the same places as its counters."""
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
@@ -267,7 +267,7 @@ class Replay:
         return any(pod.uid == uid for pod in self.pods)
 
     def change_containers(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
-        """Start or remove containers, as the step requires."""
+        """Start or remove containers, as a step of the scenario requires."""
         deltas: MetricDeltas = ()
         if step.op == "removePod":
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
@@ -307,7 +307,7 @@ class Replay:
 
 
 def list_running(step: ScenarioStep, pods: tuple[Pod, ...]) -> tuple[tuple[str, str], ...]:
-    """List the containers that run during a restart, as pod UID and name."""
+    """List the containers that run during a restart, as pairs of pod UID and container name."""
     if not isinstance(step.running, str):
         return step.running
     if step.running == RUNNING_NONE:
@@ -344,7 +344,7 @@ def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory
 
 
 def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay a scenario, and return the duration of each `add` in nanoseconds, for the decision and the encoding of both files.
+    """Replay a scenario, and return the duration of each `add` in nanoseconds, including the decision and the encoding of both files.
 
     Args:
         scenario: the scenario.

@@ -29,7 +29,7 @@ WIDTH = 80
 BRIEF_NOTE = """\
 The following lines are brief: pods admitted, refused and left at the end; free
 CPUs of each NUMA node, and the share of them in partly used cores."""
-"""Explanation of the lines that `render_line` makes."""
+"""Text that explains the lines of `render_line` to users."""
 _MAX_NAME = 100
 _NOT_STARTED = "the managers did not start"
 
@@ -195,7 +195,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
 
 
 def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
-    """Return the containers that have been removed at the end, although their pods may still exist."""
+    """Return the containers that have been removed by the end, although their pods may still exist."""
     gone: set[tuple[str, str]] = set()
     for step in scenario.steps:
         if step.container is not None and step.op == "removeContainer":

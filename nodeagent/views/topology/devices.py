@@ -17,7 +17,7 @@ Document = dict[str, Any]
 
 
 class DeviceOwner(Struct, frozen=True):
-    """Container that owns a device, and the extended resource or claim through which it got the device."""
+    """Container that owns a device, together with the extended resource or claim through which the container got the device."""
 
     pod: str
     container: str
@@ -27,7 +27,7 @@ class DeviceOwner(Struct, frozen=True):
 
 
 OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]
-"""Owners by device address. A device that an init container used before may have several owners."""
+"""Owners of devices, by PCI address. A device may have several owners, for instance if an init container used it before."""
 
 
 def find_device_owners(state: NodeState) -> OwnersByAddress:

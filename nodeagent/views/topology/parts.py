@@ -33,7 +33,7 @@ class DeviceSection(Struct, frozen=True):
 
 
 class _CoreKind(Struct, frozen=True):
-    """Properties of a core. Cores of the same kind are drawn together."""
+    """Properties by which the drawing groups cores. Cores with equal properties are drawn together."""
 
     die: int | None
     l3: int | None
@@ -59,7 +59,7 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Descriptions of caches at levels other than 3.
+    """Descriptions of all caches except those of level 3.
 
     A cache that several cores share is described separately; all caches of one core have one description.
     """
@@ -86,10 +86,10 @@ class OtherCaches:
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
         self.common_text = described.pop() if len(described) == 1 else ""
-        """Description of the caches of each single core. Empty if cores differ."""
+        """Description of the caches that belong to a single core. Empty if the cores have different caches."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
-        """Describe the shared caches of the CPU's core, and the core's own caches if cores differ."""
+        """Describe the shared caches of the CPU's core. If cores differ, also describe the core's own caches."""
         return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
@@ -133,7 +133,7 @@ def format_node_title(topology: Topology, node: NumaNode) -> str:
 
 
 def list_nodes_without_cpus(topology: Topology) -> list[str]:
-    """Describe each NUMA node that has memory but no CPUs, and in one line all nodes that have neither."""
+    """Describe each NUMA node with memory but without CPUs. One more line names all nodes that have neither."""
     nodes = [node for node in topology.numa if node.id not in topology.nodes]
     empty = NumaSet.from_ids(node.id for node in nodes if not node.memory_bytes)
     described = [f"{format_node_title(topology, node)}, no CPUs" for node in nodes if node.memory_bytes]
@@ -163,7 +163,7 @@ def _format_hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
-    """Assign a mark to each label: fixed marks, then letters in the order of the labels' lowest CPUs."""
+    """Assign a mark to each label. Some labels have fixed marks; the others get letters in the order of their lowest CPUs."""
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in FIXED_MARKS]
     length = 1
@@ -176,7 +176,7 @@ def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
 
 
 def first_pod_of(label: str) -> str:
-    """Return the first pod in a label. All containers of a pod have the same colour."""
+    """Return the first pod in a label. The drawing uses one colour for all containers of a pod."""
     return label.partition(" ")[0]
 
 

@@ -1,6 +1,6 @@
 """Drawing of the machine as text: sockets, NUMA nodes, caches, cores with their threads, and the owner of each CPU.
 
-The text is readable without colour, and its lines are within the width, for machines with 2 to hundreds of CPUs. Owners are known only as
+The text is readable without colour, and no line is longer than the width, for machines with 2 to hundreds of CPUs. Owners are known only as
 labels.
 """
 
@@ -57,7 +57,7 @@ def render_topology(
 
     Args:
         topology: the machine.
-        owner: the label of each CPU, namely `reserved`, `shared`, or its exclusive owner. A CPU without a label has no mark.
+        owner: the label of each CPU: `reserved`, `shared`, or the name of the exclusive owner. A CPU without a label has no mark.
         width: the limit on a line's length, at least 40.
         paint: the function that colours CPUs and owners.
         devices: the devices to draw. None means that devices aren't drawn.
@@ -85,7 +85,7 @@ def render_topology(
 
 class _ColouredWord(Struct, frozen=True):
     text: str
-    """Text with colours."""
+    """Text including its colour codes."""
     width: int
 
 
@@ -98,7 +98,7 @@ class _CpuFormatter(Struct, frozen=True):
     paint: Paint
 
     def format_core(self, cpus: tuple[int, ...]) -> tuple[_ColouredWord, ...]:
-        """Format a core as one word per CPU, in brackets."""
+        """Format a core as words in brackets, one word per CPU."""
         digits = len(str(self.topology.cpus[-1].id))
         mark_width = max((len(mark) for mark in self.marks.values()), default=0)
         words = []

@@ -23,7 +23,7 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
 
     Args:
         rows: cells; the first row may be a heading.
-        width: the limit on a line's length, if every column can have 8 characters. None means no limit.
+        width: the limit on a line's length, which is kept if every column can have at least 8 characters. None means no limit.
     """
     if not rows:
         return []
@@ -73,7 +73,7 @@ def break_text(text: str, width: int | None) -> list[str]:
 
 
 def _find_break(text: str, width: int, least: int) -> int:
-    """Return the index at which to break a text: after `least`, and at the best character before `width`."""
+    """Return the index at which to break a text: after `least`, and at the most suitable character before `width`."""
     for ends in (" ", ",", "/-"):
         at = max(text.rfind(end, least, width + (end == " ")) for end in ends)
         if at > least:

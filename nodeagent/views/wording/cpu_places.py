@@ -10,7 +10,7 @@ Place = dict[str, Any]
 
 
 class Places:
-    """Locations of CPUs on one machine, cached by set of CPUs, because many containers have the same CPUs, those of the shared pool."""
+    """Locations of CPUs on one machine, cached by set of CPUs. Many containers have the same set, namely the shared pool."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

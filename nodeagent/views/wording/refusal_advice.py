@@ -87,7 +87,7 @@ _UNALIGNED_ADVICE = (
 _OF_NODE = re.compile(r"requested: (\d+), used: \d+, capacity: (\d+)$")
 """End of kubelet's message about a shortage of a resource on the whole node."""
 ADVISED_REASONS = frozenset(_ADVICE)
-"""Reasons with specific advice. All other reasons, which name a resource, have general advice."""
+"""Reasons for which there is specific advice. The other reasons name a resource, and have general advice."""
 
 
 _RETRIES = {
@@ -104,7 +104,7 @@ _RETRIES = {
 
 
 def describe_retries(retries: Iterable[str]) -> str:
-    """Return a sentence with the events (`Retry`) after which a request is tried again."""
+    """Return a sentence that names the events (`Retry`) after which a request is tried again."""
     return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
 
 

@@ -1,4 +1,4 @@
-"""Known amounts of a container runtime's pod, exact or estimated, with their sources, as documents and as text."""
+"""Known amounts of a pod of a container runtime, exact or estimated. Each amount has its source, and is shown in documents and as text."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ _SOURCE_LABELS = {
 
 
 def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
-    """Return the known amounts of a pod. Only pods of a container runtime have any."""
+    """Return the known amounts of a pod. The result is empty for a pod that doesn't belong to a container runtime."""
     if not entry.is_requested_per_container:
         return ()
     from nodeagent.core.domains.runtime.known_again import restore_known  # noqa: PLC0415 - most nodes have no container runtime
@@ -54,13 +54,13 @@ def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
 
 
 def format_known_amount(known: Document) -> list[str]:
-    """Format a known amount as cells: its owner, its name, the amount, and the source."""
+    """Format a known amount as table cells: its owner, its name, the amount, and the source."""
     by = _SOURCE_LABELS[known["from"]] if known["exact"] else _format_estimate(known)
     return [known["container"] or "the pod", known["what"], _format_amount(known, "value"), by]
 
 
 def format_estimate(known: Document) -> str:
-    """Format an estimate as text."""
+    """Format an estimated amount as text."""
     owner = "" if known["container"] is None else f"container {known['container']}, "
     return f"{owner}{known['what']} {_format_amount(known, 'value')}: {_format_estimate(known)}"
 

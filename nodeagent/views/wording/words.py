@@ -11,7 +11,7 @@ Document = Mapping[str, Any]
 _MAX_PLACES = 4
 """Maximum number of locations listed one by one. Further locations are only counted."""
 _MAX_EXACT = len("99999Mi")
-"""Limit on the length of an exact difference. A longer one is rounded."""
+"""Maximum length of a difference in characters, up to which it is shown exactly. Longer differences are rounded."""
 _KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _DECIMAL_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"))
@@ -161,8 +161,8 @@ def format_bytes(amount: int | None) -> str:
 
 
 def format_requested_bytes(amount: Quantity) -> str:
-    """Format an amount of bytes as in a manifest. If the amount includes a fraction of a byte, add the number of bytes: `0.1Gi`, for
-    instance, is `107374182400m` in canonical form.
+    """Format an amount of bytes as in a manifest. If the amount includes a fraction of a byte, also state the number of bytes: the
+    canonical form of `0.1Gi`, for instance, is `107374182400m`.
     """
     if amount.value() * 10**9 == amount.nano:
         return str(amount)
@@ -196,7 +196,7 @@ def format_readable_share(part: int, whole: int) -> str:
 
 
 def format_missing_bytes(amount: int) -> str:
-    """Format a missing amount of bytes: exactly if that takes few digits, otherwise rounded up to a tenth of its largest unit."""
+    """Format a missing amount of bytes: exactly if the exact amount has few digits, otherwise rounded up to a tenth of its largest unit."""
     exact = format_bytes(amount)
     if len(exact) <= _MAX_EXACT:
         return exact
@@ -216,7 +216,7 @@ def format_age(span_ms: int) -> str:
 
 
 def format_time_until(span_ms: int) -> str:
-    """Format the time until an event."""
+    """Format the time that is left until an event."""
     return f"in {format_age(span_ms)}" if span_ms > 0 else "now"
 
 

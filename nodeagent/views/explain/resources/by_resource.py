@@ -21,7 +21,7 @@ from nodeagent.views.wording.words import format_count
 VIEWS: tuple[ExplanationView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW)
 """Views in the order in which the resources are allocated, except devices.
 
-Devices are allocated first, but explain nothing about other resources.
+Devices are allocated first, but their view is last, because it explains nothing about other resources.
 """
 
 
@@ -45,7 +45,7 @@ def describe_allocation(step: AllocationStep) -> Document:
 
 
 def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] | None:
-    """Explain why an allocation failed. None means that none of the resources can add anything to the message."""
+    """Explain why an allocation failed. None means that no resource's view can add anything to the message."""
     for at, view in enumerate(VIEWS):
         why = view.explain_step(pod, step)
         if why is not None:
@@ -54,7 +54,7 @@ def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] 
 
 
 def explain_reuse(pod: RefusedDecision, views: Iterable[ExplanationView] = VIEWS) -> Iterator[str]:
-    """Describe the resources of the pod's init containers, which count as free for the pod."""
+    """Describe the resources of the pod's init containers. They count as free for the pod's other containers."""
     return (line for view in views for line in view.reuse(pod))
 
 

@@ -36,7 +36,7 @@ class CpuDemand(Struct, frozen=True):
     amount: int
     nodes: int
     whole_cores: bool = False
-    """Whether only the CPUs of entirely free cores can be used."""
+    """Whether the request can use only the CPUs of entirely free cores."""
     name: ClassVar[str] = "CPUs"
 
     def format_amount(self, amount: int) -> str:
@@ -176,7 +176,7 @@ def _explain_cpus(pod: RefusedDecision, step: CpuStep) -> Iterator[str]:
 
 
 def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator[str]:
-    """Explain why whole cores can't provide the request: because of the sizes of the machine's cores, or because too few cores are free."""
+    """Explain why whole cores can't provide the request: the sizes of the machine's cores don't allow it, or too few cores are free."""
     manager, nodes = _find_manager(pod.before), [node.of(CpuHeadroom) for node in pod.nodes]
     layout, of = manager.layout, pod.format_class()
     wants = f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores"
@@ -210,7 +210,7 @@ def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator
 
 
 def _is_alignable(before: WhatIf, cpus: int) -> bool:
-    """Return whether whole cores of the empty machine can provide this number of CPUs, by the rule of full-pcpus-only."""
+    """Return whether whole cores of the empty machine could provide this number of CPUs, by the rule of full-pcpus-only."""
     manager = _find_manager(before)
     if manager.picking.whole_cores:
         return manager.layout.adds_up(manager.layout.online, cpus)
