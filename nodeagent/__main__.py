@@ -37,7 +37,9 @@ def main() -> int:
 
 
 def _add_site() -> None:
-    """Add site-packages to the module search path if the interpreter was started without the module `site`, as by the installed command."""
+    """Add site-packages to the module search path if the interpreter was started without the module `site`. The installed command starts it
+    so.
+    """
     if sys.flags.no_site:
         import site
 

@@ -30,7 +30,7 @@ class ShownJob(Struct, frozen=True):
     ends_at_ms: int | None = None
     """Latest end time of a running job. None means that this time is unknown."""
     lacks: str = ""
-    """Reason why the job waits. Empty if the job runs."""
+    """Reason why the job waits. Empty means that the job runs."""
     starts_by_ms: int | None = None
     """Latest expected start time. None means that this time is unknown, or that the job already runs."""
     is_behind_limit: bool = False

@@ -16,7 +16,7 @@ from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.known_names import find_named_pods, find_reservations
 
 _QUERY = "words"
-"""Argument with which a completion script asks for completions. A user gives the name of a shell instead."""
+"""Argument with which a completion script asks for completions. Users pass the name of a shell instead."""
 _FILES = frozenset({"FILE", "PATH", "-"})
 """Placeholders in help texts that stand for files. Every placeholder with a dot stands for a file, too."""
 

@@ -20,7 +20,7 @@ _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memo
 
 
 class NoCpusError(NodeAgentError):
-    """The container doesn't have CPUs of the requested kind, or the pod has several containers and none is named."""
+    """The container lacks the requested CPUs, or the pod has several containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -52,7 +52,7 @@ class SimulateInputError(NodeAgentError):
 
 
 class Replacements(Struct, frozen=True):
-    """Values that replace those of each scenario. None means that the scenario's own value is used."""
+    """Values with which the options replace the values of each scenario. None means that the scenario's own value is used."""
 
     machine: WhatIfMachine | None
     config: Config | None

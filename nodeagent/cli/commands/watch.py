@@ -35,7 +35,7 @@ def watch(options: argparse.Namespace) -> int:
     """Draw until `q` or Ctrl-C, or print the requested number of frames.
 
     Raises:
-        NodeAgentError: the first observation failed, or there is no terminal. Later failures are shown and may pass.
+        NodeAgentError: the first observation failed, or there is no terminal. Later failures are shown, and the observation is repeated.
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(

@@ -1,5 +1,5 @@
-"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job, because a process
-inside the job can't tell when the job's CPUs are free or that the job's time was over.
+"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job. A process inside the
+job can't tell when the job's CPUs are free, or that the job's time was over.
 
 The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
 """

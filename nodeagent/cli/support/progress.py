@@ -33,8 +33,8 @@ class Progress:
         Args:
             what: name of the steps in the plural, such as `scenarios`.
             total: largest number of steps, or None if unknown.
-            beside_output: whether the command writes to stdout meanwhile. If both stdout and stderr are terminals, the bar isn't shown in
-                this case.
+            beside_output: whether the command also writes to stdout while the bar is shown. If both stdout and stderr are terminals, the
+                bar isn't shown in this case.
         """
         self._what = what
         self._total = total

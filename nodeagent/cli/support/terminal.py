@@ -79,7 +79,7 @@ class Terminal:
     def key(self, seconds: float) -> str | None:
         """Wait for a key and return its letter, or `up`, `down`, `page up`, `page down`.
 
-        None means that the time is over, or that a signal arrived, such as the one for a resize.
+        None means that the time is over, or that a signal arrived, for instance because the terminal was resized.
         """
         deadline = time.monotonic() + seconds
         ready, _, _ = select.select([sys.stdin, self._wake], [], [], max(0.0, deadline - time.monotonic()))
@@ -114,7 +114,7 @@ def _write_at_once(text: str) -> None:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing but end the wait for a key."""
+    """Do nothing. This signal handler exists so that the signal ends the wait for a key."""
 
 
 def _exit_by_signal(number: int, _frame: FrameType | None) -> None:

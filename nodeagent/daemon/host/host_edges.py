@@ -125,7 +125,7 @@ class HostEdges:
     def _read_units(self, pinned: Mapping[str, CpuSet], known: Collection[Setting]) -> dict[Setting, CpuSet]:
         """Return the CPU settings of units, except units of pods.
 
-        For a known unit without a cgroup, return the systemd property, which takes effect at the unit's next start.
+        For a known unit without a cgroup, return the systemd property, which applies from the unit's next start on.
         """
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(

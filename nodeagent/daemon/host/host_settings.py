@@ -67,7 +67,7 @@ class HostPlaces(Protocol):
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, except those of `pinned` units.
+        """Return the settings of these kinds, except the settings of `pinned` units.
 
         The settings in `known` and the units in the slices around pinned units with exclusive CPUs are included. With `rescan`, known
         kernel threads are checked again.
@@ -238,7 +238,7 @@ class _Partitions(Struct, frozen=True):
     """CPU partitions, as far as they affect kernel threads."""
 
     hidden: CpuSet = CpuSet()
-    """CPUs that kernel threads can't use because of partitions: those of the last reading, and those of planned partitions."""
+    """CPUs that kernel threads can't use because of partitions, both the partitions of the last reading and planned partitions."""
     closed: CpuSet = CpuSet()
     """CPUs of the agent's partitions, including partitions that may not be removed yet."""
     is_ending: bool = False
@@ -299,7 +299,8 @@ class HostSettings:
         return self._applied is not None
 
     def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
-        """Make all settings avoid the wanted CPUs, and restore settings of kinds without such CPUs. With `rescan`, read all settings again.
+        """Make the settings avoid the CPUs in `wanted`. Settings of a kind with no CPUs to avoid get their original values again. With
+        `rescan`, read all settings again.
 
         Returns:
             The problems. Failed settings are tried again, at the latest at the next rescan.

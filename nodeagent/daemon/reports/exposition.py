@@ -12,7 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OpenMetrics isn't supported, because it can't express two of kubelet's counters: their names don't end in `_total`.
 """
 _CACHE_SECONDS = 1.0
-"""Time for which a rendered text is reused if no new snapshot was published, so that many scrapes cost one rendering per second."""
+"""Seconds for which a rendered text is reused if no new snapshot was published. Many scrapes then cost only one rendering per second."""
 
 Read = Callable[[], Mapping[Series, float]]
 """Function that reads series from the kernel, in the thread that renders the text."""

@@ -78,7 +78,7 @@ AgentEvent = Literal[
     "reservation_cancelled",
     "reservations_unusable",
 ]
-"""Names of all events except those of turns (EventKind). docs/how-to/logs.md explains each event."""
+"""Names of all events except the events of turns (EventKind). docs/how-to/logs.md explains each event."""
 
 
 class Log(Protocol):

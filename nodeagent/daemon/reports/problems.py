@@ -76,7 +76,7 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 
 
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Describe pinned units without a usable CPU, which the agent can't freeze. Empty if there are no such units."""
+    """Describe pinned units without a usable CPU, which the agent can't freeze. The result is empty if there are no such units."""
     units = [
         unit_at(want.path)
         for want in wanted
@@ -100,7 +100,7 @@ def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 
 
 def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
-    """Describe lost pods that have devices according to records. Empty if there are none."""
+    """Describe lost pods that have devices according to records. The result is empty if there are none."""
     said = "; ".join(
         f"pod {pod.name or pod.uid} has {', '.join(devices)}" for pod in lost if (devices := list_unrecovered((pod,)))
     )
@@ -132,7 +132,7 @@ def describe_refused_partitions(cpus: CpuSet) -> str:
 
 
 def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
-    """Explain which requested interrupts aren't handled on the container's CPUs. Empty if all requests are met."""
+    """Explain which requested interrupts aren't handled on the container's CPUs. The result is empty if all requests are met."""
     unknown = (
         f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
@@ -155,7 +155,9 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
 
 
 def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
-    """Describe pods that request a core profile which isn't configured. Their cores keep their normal settings. Empty if there are none."""
+    """Describe pods that request a core profile which isn't configured. Their cores keep their normal settings. The result is empty if
+    there are none.
+    """
     return "; ".join(
         f"the cores of {pod} have no settings: there is no profile {profile} (define it: `profiles:` in the configuration)"
         for pod, profile in unknown

@@ -44,7 +44,7 @@ class _Unopened(NamedTuple):
     group: int | None
     """ID of the group whose members may connect. None means that only the owner may connect."""
     problem: str = ""
-    """Reason of the last failure. Empty before the first attempt."""
+    """Reason of the last failure. Empty means that nothing was tried yet."""
 
 
 class _JobApi(LocalApi):

@@ -37,7 +37,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
 
     If there is no earlier state, return an empty state.
 
-    A state that doesn't fit is refused, as kubelet does. Without `strict`, daemon/start/recovery.py adapts such a state. kubelet's
+    Like kubelet, the agent refuses a state that doesn't fit. Without `strict`, daemon/start/recovery.py adapts such a state. kubelet's
     allocations to pods that are not in `manifests` are released.
 
     Raises:

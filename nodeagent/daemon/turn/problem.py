@@ -21,7 +21,7 @@ class Problem(str):
     __slots__ = ("kind", "log_fields")
     kind: ProblemKind
     log_fields: Mapping[str, str]
-    """Pod and container of the problem, as log fields. Empty if the problem doesn't concern a pod."""
+    """Pod and container of the problem, as log fields. Empty means that the problem doesn't concern a pod."""
 
     def __new__(
         cls, text: str, fields: Mapping[str, str] | None = None, *, kind: ProblemKind = ProblemKind.OTHER
@@ -53,7 +53,7 @@ def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | No
 
 
 def owner_fields(state: NodeState, path: str) -> dict[str, str]:
-    """Return the log fields of the pod or container to which a cgroup belongs. Empty for a cgroup without a pod."""
+    """Return the log fields of the pod or container to which a cgroup belongs. The result is empty for a cgroup without a pod."""
     for entry in state.entries:
         if path == entry.pod_path:
             return pod_fields(entry.pod)

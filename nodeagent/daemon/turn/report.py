@@ -251,7 +251,7 @@ def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
 
 
 def _format_holder(short: Shortfall, state: NodeState) -> str:
-    """Format the pod and the container, as the beginning of a shortfall's text. Empty if several pods are affected."""
+    """Format the pod and the container, as the beginning of a shortfall's text. The result is empty if several pods are affected."""
     if short.holder is None:
         return ""
     uid, container = short.holder

@@ -42,7 +42,7 @@ class Requests:
             _refuse(self._drain())
 
     def take(self) -> tuple[TurnRequest, ...]:
-        """Return the requests for this turn: the waiting requests, and those that the last turn could not fulfil."""
+        """Return the requests for this turn: the waiting requests, and the requests that the last turn could not fulfil."""
         self._taken += self._drain()
         return tuple(self._taken)
 

@@ -23,11 +23,11 @@ class WakeUpReason(enum.Enum):
 
 
 READ_EVERYTHING = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.RELOAD})
-"""Reasons for a turn to read all cgroups again, even unchanged ones."""
+"""Reasons for which a turn reads all cgroups again, even unchanged cgroups."""
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons to read the sources of pods again. A turn with only other reasons uses the last result."""
+"""Reasons for which a turn reads the sources of pods again. A turn with only other reasons uses the last result."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons to read the machine again."""
+"""Reasons for which a turn reads the machine again."""
 
 
 class Rescans:

@@ -1,7 +1,7 @@
 """Reader of the files in the manifest directory.
 
-Symbolic links are followed, as by kubelet, because configuration tools install a file by swapping a link (`..data`). A user who can write
-to this directory can start processes as root anyway.
+Symbolic links are followed, because configuration tools install a file by swapping a link (`..data`). kubelet follows links, too. A user
+who can write to this directory can start processes as root anyway.
 """
 
 import errno
@@ -57,7 +57,7 @@ _SHOWN_BY = {
 
 
 def _explain_hidden(path: str) -> str:
-    """Explain which setting of the unit hides a directory from the agent. Empty if no setting hides it."""
+    """Explain which setting of the unit hides a directory from the agent. The result is empty if no setting hides it."""
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):

@@ -65,8 +65,8 @@ class KernelThreads:
 
         Args:
             rescan: whether known threads are checked again, because a thread may enter or leave a cgroup. Otherwise only their affinities
-                are read. Threads that were new in the last call are always checked again, because the kernel binds a new thread, or moves
-                it into a cgroup, shortly after its creation.
+                are read. Threads that were new in the last call are always checked again, because the kernel may bind or move a thread
+                shortly after its creation.
 
         Raises:
             KernelThreadsError: the processes can't be listed, or a thread can't be read.

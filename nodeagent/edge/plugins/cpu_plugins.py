@@ -83,7 +83,7 @@ class BoundedCode:
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin is no longer asked. Empty if it is still asked."""
+        """Return the reason why the plugin is no longer asked. The result is empty if it is still asked."""
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:

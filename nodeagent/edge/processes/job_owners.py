@@ -22,8 +22,8 @@ class SessionTerminal(Struct, frozen=True):
 
     number: int
     users: tuple[int, ...]
-    """User IDs that the terminal's owner may have: the process's ID, and the ID that logged in, because `sudo` keeps the
-    login's terminal.
+    """User IDs that may own the terminal: the process's user ID, and the user ID of the login. With `sudo`, the terminal still belongs to
+    the login.
     """
 
 

@@ -57,7 +57,7 @@ class Changes(Struct, frozen=True):
     gone: tuple[str, ...]
     """IDs of runs that the launcher has forgotten."""
     token: str
-    """Token to send with the next request. Empty if the launcher lists all runs each time."""
+    """Token to send with the next request. Empty means that the launcher lists all runs each time."""
     is_whole: bool
     """Whether the answer lists all statuses, so that it replaces all earlier answers."""
 

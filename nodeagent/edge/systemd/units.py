@@ -104,8 +104,8 @@ def start_deadline() -> float:
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, until: float | None = None) -> None:
     """Restrict a unit and its running processes to CPUs, until the next boot.
 
-    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, drop-ins with later names take
-    precedence, and so do drop-ins of `systemctl set-property` without --runtime.
+    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, two kinds of drop-ins take
+    precedence: those with later names, and those of `systemctl set-property` without --runtime.
 
     Args:
         unit: the unit's name.

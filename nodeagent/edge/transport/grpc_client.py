@@ -71,7 +71,7 @@ class GrpcError(NodeAgentError):
 
 
 def load_h2() -> None:
-    """Import h2 before the first call, because the import takes a moment."""
+    """Import h2 before the first call, because the import takes some time."""
     import h2.connection  # noqa: F401, PLC0415 - that is what it is for
 
 

@@ -78,7 +78,7 @@ def _compare_fact(
 
 
 def _format_values(found: Sequence[Fact]) -> list[str]:
-    """Format the value of each fact. Nearly equal sizes are all shown as the smallest of them."""
+    """Format the value of each fact. Nearly equal sizes are all shown as the smallest size."""
     smallest = 0
     like: dict[int, int] = {}
     for size_bytes in sorted({size_bytes for fact in found for _, size_bytes in fact.sizes}):

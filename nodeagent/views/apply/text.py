@@ -112,7 +112,7 @@ def _describe_undecided(document: Document) -> Iterator[str]:
 
 
 def _describe_effect(pod: Document) -> str:
-    """Describe the effect of the change on a running pod. Empty if the pod doesn't run, or stays unchanged."""
+    """Describe the effect of the change on a running pod. The result is empty if the pod doesn't run, or stays unchanged."""
     if pod["decision"] != "admitted" or not (pod["restarts"] or pod["resizes"]):
         return ""
     if pod["resizes"]:

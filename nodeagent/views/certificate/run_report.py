@@ -100,7 +100,7 @@ class RunObservation(Struct, frozen=True):
 
 
 def describe_run(seen: RunObservation) -> Document:
-    """Describe a run. Unknown values are None, and the field `unknown` gives the reasons."""
+    """Describe a run. Unknown values are None, with the reasons in the field `unknown`."""
     unknown: dict[str, str] = dict(seen.others.reasons)
     cpus = seen.location.exclusive_cpus or seen.location.shared_cpus
     elapsed_us = max(1, (seen.last.at_ns - seen.first.at_ns) // 1000)
@@ -250,7 +250,7 @@ def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
-    """Judge the device interrupts on the one CPU that handled the most of them."""
+    """Judge the device interrupts only on the CPU that handled most of these interrupts."""
     if interrupts is None:
         return None
     by_cpu: dict[int, int] = {}

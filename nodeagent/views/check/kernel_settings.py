@@ -49,7 +49,7 @@ class _Rule(Struct, frozen=True):
     fix: str
     """Command that changes the setting. `{}` is replaced by the path. The command that undoes the change is added later."""
     text: str = ""
-    """Value that `--fix` writes. Empty if the user must choose a value."""
+    """Value that `--fix` writes. Empty means that the user must choose a value."""
     name: Callable[[str], str] = lambda text: text
     """Function that returns the value to show and to restore."""
 

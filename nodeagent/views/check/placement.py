@@ -50,7 +50,9 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Format a shell command that brings the CPUs online, together with the command that undoes the change. Empty without CPUs."""
+    """Format a shell command that brings the CPUs online, together with the command that undoes the change. Without CPUs, the result is
+    empty.
+    """
     if not cpus:
         return ""
     return f"{_format_switch(cpus, 1)} # until the next boot; undo: {_format_switch(cpus, 0)}"

@@ -10,7 +10,7 @@ class PodsApiFacts(Struct, frozen=True):
     """Answer of kubelet's pods API to a request about a pod that doesn't exist."""
 
     problem: str = ""
-    """Problem with the API. Empty if the API answered."""
+    """Problem with the API. Empty means that the API answered."""
     hint: str = ""
     is_absent: bool = False
     """Whether the socket is missing."""
@@ -24,7 +24,9 @@ class RuntimeFacts(Struct, frozen=True):
     found: Runtime | None = None
     """Runtime that has accepted the agent as a plugin. None means that no runtime has accepted it."""
     problem: str = ""
-    """Reason why the runtime doesn't accept the agent. Empty if it does, or if the runtime wasn't asked because the node is a copy."""
+    """Reason why the runtime doesn't accept the agent. Empty means that it does, or that the runtime wasn't asked because the node is a
+    copy.
+    """
     hint: str = ""
     is_hidden: bool = False
     """Whether only root may use the socket."""

@@ -54,9 +54,9 @@ class CheckResult(Struct, frozen=True):
     reason: str
     """Reason as one sentence with the decisive values."""
     fix: str = ""
-    """Command that fixes the problem, or a setting and its file. Empty if no fix is needed."""
+    """Command that fixes the problem, or a setting and its file. Empty means that no fix is needed."""
     writes: tuple[SettingWrite, ...] = ()
-    """Settings that `--fix` writes. Empty if the user must choose a value."""
+    """Settings that `--fix` writes. Empty means that the user must choose a value."""
 
 
 def parse_kernel_version(release: str | None) -> tuple[int, int] | None:
@@ -78,8 +78,8 @@ class NodeFacts(Struct, frozen=True):
     config_is_missing: bool = False
     """Whether there is no configuration."""
     config_command: str = ""
-    """Command that reports every error in the configuration, or creates a missing configuration. Empty if the configuration isn't in a
-    file.
+    """Command that reports every error in the configuration, or creates a missing configuration. Empty means that the configuration isn't
+    in a file.
     """
     config_file: str = "the configuration"
     """Place to correct the configuration: a file name, or a description."""
@@ -89,7 +89,7 @@ class NodeFacts(Struct, frozen=True):
     """Devices of the machine. None means that the configuration has no extended resources."""
     purpose: Purpose = Purpose.SERVICE
     kubelet_problem: str = ""
-    """Required change of kubelet's configuration before the agent can place kubelet's containers. Empty if no change is known to be
+    """Required change of kubelet's configuration before the agent can place kubelet's containers. Empty means that no change is known to be
     required.
     """
 

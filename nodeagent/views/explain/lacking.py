@@ -24,26 +24,28 @@ class RefusedDecision(Struct, frozen=True):
     """Refused pod, and the node on which it was refused."""
 
     before: WhatIf
-    """Node before the decision, with only those resources that the pod may get."""
+    """Node before the decision. It contains only the resources that the pod may get."""
     trace: Trace
     promises: Promises
-    """Allocations at the time of the refusal, including those of the pod's earlier containers."""
+    """Allocations at the time of the refusal, including the allocations of the pod's earlier containers."""
     nodes: tuple[NodeHeadroom, ...]
     """NUMA nodes from which the pod may get resources."""
 
     def find_request(self, container: str | None) -> tuple[str, PodDemand | ContainerDemand]:
-        """Return the name and the demand of a container. If the container is None, return those of the whole pod."""
+        """Return the name and the demand of a container. If the container is None, return the pod's name and the demand of the whole
+        pod.
+        """
         if container is None:
             return "the pod as a whole", self.trace.demand
         return f"container {container}", next(c for c in self.trace.demand.containers if c.name == container)
 
     def format_class(self) -> str:
-        """Format the required class of cores. Empty if the pod requires none."""
+        """Format the required class of cores. The result is empty if the pod requires none."""
         core_class = self.trace.demand.core_class
         return "" if core_class is None else f" on {core_class} cores"
 
     def format_node(self) -> str:
-        """Format the required NUMA node. Empty if the pod requires none."""
+        """Format the required NUMA node. The result is empty if the pod requires none."""
         node = self.trace.demand.numa_node
         return "" if node is None else f" on the required NUMA node {node}"
 
@@ -100,7 +102,9 @@ class ExplanationView(Struct, frozen=True):
     notes: Callable[[Sequence[ResourceDemand], NodeHeadroom], str] = lambda _demands, _node: ""
     """Function that describes why a request may be unable to use the free amounts of a NUMA node."""
     holders: Callable[[NodeHeadroom], str] = lambda _: ""
-    """Function that returns, in brackets, the names of the pods that use the resource on a NUMA node. Empty without such pods."""
+    """Function that returns, in brackets, the names of the pods that use the resource on a NUMA node. Without such pods, the text is
+    empty.
+    """
     reuse: Callable[[RefusedDecision], Iterable[str]] = lambda _: ()
     """Function that describes the amounts of the pod's init containers. They count as free for the pod's other containers."""
 

@@ -33,7 +33,7 @@ VERSION = 1
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Counters in the summary that show a problem. If one of them isn't 0, the node needs attention."""
+"""Counters in the summary that show a problem. The node needs attention unless all of these counters are 0."""
 
 
 class NodeVerdict(StrEnum):

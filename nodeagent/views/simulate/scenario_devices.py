@@ -72,7 +72,7 @@ class _KnownResource(Struct, frozen=True):
 
 
 class ScenarioDevices:
-    """Device plugins of a scenario, and kubelet's knowledge of them."""
+    """Device plugins of a scenario, and kubelet's knowledge of the plugins."""
 
     def __init__(self, scenario: Scenario, text: str | None) -> None:
         self.text = text

@@ -23,7 +23,7 @@ class DeviceOwner(Struct, frozen=True):
     container: str
     resource: str
     claim: str = ""
-    """Name of the resource claim that has the device. Empty for a device of an extended resource."""
+    """Name of the resource claim that has the device. Empty means that an extended resource has the device."""
 
 
 OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]

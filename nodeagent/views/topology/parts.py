@@ -59,7 +59,7 @@ class _CoreKind(Struct, frozen=True):
 
 
 class OtherCaches:
-    """Descriptions of all caches except those of level 3.
+    """Descriptions of all caches except the level 3 caches.
 
     A cache that several cores share is described separately; all caches of one core have one description.
     """
@@ -86,7 +86,7 @@ class OtherCaches:
             self._own[cpu] = ", ".join(f"{text} per {owner}" for owner, text in joined.items())
         described = {self._own.get(cpu.id, "") for cpu in topology.cpus}
         self.common_text = described.pop() if len(described) == 1 else ""
-        """Description of the caches that belong to a single core. Empty if the cores have different caches."""
+        """Description of the caches that belong to a single core. Empty means that the cores have different caches."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
         """Describe the shared caches of the CPU's core. If cores differ, also describe the core's own caches."""

@@ -14,7 +14,7 @@ _MIN_WIDTH = 8
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Lay out rows of equal length and return all lines. The arguments are those of `format_rows`."""
+    """Lay out rows of equal length and return all lines. For the arguments, see `format_rows`."""
     return [line for block in format_rows(rows, width) for line in block]
 
 

@@ -37,7 +37,7 @@ class WhatIfError(NodeAgentError):
 
 
 class WhatIfMachine(Struct, frozen=True):
-    """A machine and the pods on it."""
+    """Machine for trial decisions, with the pods on it."""
 
     topology: Topology
     where: str

@@ -45,7 +45,7 @@ class JobsDomain(PassiveDomain):
         return (source,)
 
     def _describe_oom_kill(self, ended: EndedJob) -> str:
-        """Return the line about a job that the OOM killer has ended. Empty if the job ended otherwise."""
+        """Return the line about a job that the OOM killer has ended. The result is empty if the job ended otherwise."""
         texts = read_memory_end(f"{self._root}/{ended.path}")
         events, peak_bytes = parse_memory_end(*texts)
         if not events.get("oom_kill", 0):

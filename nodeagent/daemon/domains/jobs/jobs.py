@@ -33,7 +33,7 @@ _FILE = "job"
 
 
 class JobNotKeptError(NodeAgentError):
-    """A waiting job was dropped before it started."""
+    """A job was dropped before it started."""
 
 
 class JobRefusal(Struct, frozen=True):
@@ -47,8 +47,7 @@ class _Job(Struct, eq=False):
     answer: Future[ContainerPlacement | JobRefusal] | None = None
     """Pending answer for the waiting owner.
 
-    None means that the owner is already in the job's cgroup. None is also used for an owner with a ticket that hasn't asked this agent
-    process yet.
+    None means that the owner is already in the job's cgroup, or that an owner with a ticket hasn't asked this agent process yet.
     """
     turn: Future[None] | None = None
     """Future of `watch_turn`. While it is set, the owner may not enter the cgroup."""

@@ -47,7 +47,9 @@ class OwnDomain(PassiveDomain):
         self._cgroups: ObservedCgroups = {}
         self._above: ObservedCgroups = {}
         self._all: ObservedCgroups = {}
-        """Observed cgroups: `_cgroups` contains the pods' cgroup and those below, `_above` those above, `_all` all of them."""
+        """Observed cgroups: `_cgroups` contains the pods' cgroup and its descendants, `_above` its ancestors, and `_all` all of these
+        cgroups.
+        """
 
     def follow(self, config: Config, /) -> None:
         for reader in self._readers:

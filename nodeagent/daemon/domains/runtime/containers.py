@@ -109,7 +109,8 @@ class RuntimeMemory(Struct, frozen=True):
     link_logged: str = ""
     """Connection state in the last log line: the problem, or "linked"."""
     unserved: str = ""
-    """Text that names the pods that keep their allocations although the agent doesn't serve the runtime. Empty if there are no such pods.
+    """Text that names the pods that keep their allocations although the agent doesn't serve the runtime. Empty means that there are no such
+    pods.
     """
 
 

@@ -46,7 +46,7 @@ class Message(Struct, frozen=True, eq=False):
     answer: Future[Response | Denial] | None = None
     """Answer to the call. None means that no thread waits for an answer."""
     changes_before: int = 0
-    """Number of changes sent before this message. The runtime works in order, and has therefore applied all of them."""
+    """Number of changes sent before this message. The runtime works in order, and has therefore applied all these changes."""
     plugins_until: float = 0.0
     """Monotonic time until which the message waits for answers of device plugins."""
 
@@ -83,7 +83,7 @@ class LinkState(Struct, frozen=True):
     runtime: Runtime | None = None
     is_linked: bool = False
     lost_why: str = ""
-    """Reason why the connection was lost. Empty while connected and before the first attempt."""
+    """Reason why the connection was lost. Empty means that there is a connection, or that none was tried yet."""
     counts: Counts = Counts()
     is_look_due: bool = False
     """Whether the next push lists the containers again.
@@ -98,7 +98,7 @@ class LinkState(Struct, frozen=True):
     push_at: float = 0.0
     """Monotonic time until which pushes aren't tried."""
     push_problem: str = ""
-    """Reason why the last push failed. Empty if it succeeded."""
+    """Reason why the last push failed. Empty means that it succeeded."""
 
     def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
         number = self.changes + 1

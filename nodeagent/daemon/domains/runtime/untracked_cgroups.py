@@ -33,7 +33,7 @@ class UntrackedCgroups(Struct, frozen=True):
 
     @property
     def problem(self) -> str:
-        """Return a text that names the untracked cgroups. Empty if there are none."""
+        """Return a text that names the untracked cgroups. The result is empty if there are none."""
         if not self.found:
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])

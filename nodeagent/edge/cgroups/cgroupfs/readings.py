@@ -1,8 +1,8 @@
 """Cached readings of the pods' cgroups. A reading is used until its cgroup may have changed.
 
 The kernel reports a write to a file by another process, a cgroup that is created, removed or emptied, and a partition that it makes
-invalid. The kernel reports neither changes of effective CPUs and memory nodes that result from a change elsewhere, nor changes of a
-thread's affinity.
+invalid. The kernel doesn't report changes of a thread's affinity. It also doesn't report changes of effective CPUs and memory nodes that a
+change of another cgroup causes.
 
 After a change of CPUs or memory nodes, the cgroups below are therefore also read again. After a change of a partition, every cgroup that
 could have the partition's CPUs is read again. For all other changes, the cgroups are read again in rotation.
@@ -65,8 +65,8 @@ class CgroupReadings:
             self._in_doubt.add(path)
 
     def doubt_containers(self) -> None:
-        """Mark each container's cgroup that has processes to be read again at the next refresh, because the kernel doesn't report a
-        thread's affinity.
+        """Mark the cgroup of each container with processes to be read again at the next refresh. This is necessary because the kernel
+        doesn't report changes of a thread's affinity.
         """
         self._in_doubt.update(
             path
@@ -149,9 +149,10 @@ class CgroupReadings:
         ]
 
     def _find_listed(self, path: str) -> CpuSet | None:
-        """Return the CPUs that the cgroup's cpuset lists, or else those of the nearest cgroup above with a list.
+        """Return the CPUs in the cgroup's `cpuset.cpus`. If that file is empty, return the CPUs of the nearest cgroup above whose file
+        isn't empty.
 
-        None means that none of the managed cgroups above has a list.
+        None means that the file is empty in all managed cgroups above.
         """
         while True:
             cgroup = self._known.get(path)

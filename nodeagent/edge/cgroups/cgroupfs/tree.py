@@ -138,7 +138,7 @@ class CgroupTree:
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:
-        """Mark a cgroup to be read again next time, although the kernel doesn't report a change of it."""
+        """Mark a cgroup to be read again next time, although the kernel doesn't report that the cgroup has changed."""
         self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:

@@ -1,9 +1,9 @@
 """Watch of the pods' cgroups, which wakes the agent and reports the changes.
 
-The agent is woken when a process writes to a cgroup file, when a cgroup is created, removed or emptied, when the CPUs of a cgroup above
-change, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of `cgroup.events`
-(cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by the file's inode.
-The inode may be dropped from the cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
+The agent is woken when a process writes to a cgroup file, and when a cgroup is created, removed or emptied. It is also woken when the CPUs
+of a cgroup above change, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of
+`cgroup.events` (cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by
+the file's inode. The inode may be dropped from the cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
 
 This module calls inotify(7) directly, because the package watchdog needs a thread per directory, or reports new directories twice. The
 kernel has only one watch per directory, however often it is requested.

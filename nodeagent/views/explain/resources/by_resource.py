@@ -90,7 +90,7 @@ def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHe
 
 
 def _describe_node(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
-    """Describe the shortages of a node. Empty if the node has enough of every resource."""
+    """Describe the shortages of a node. The result is empty if the node has enough of every resource."""
     parts = [*(demand.describe_on(node) for demand in demands), *(view.notes(demands, node) for view in VIEWS)]
     found = "; ".join(filter(None, parts))
     return f"NUMA {node.id}: {found}{''.join(view.holders(node) for view in VIEWS)}" if found else ""

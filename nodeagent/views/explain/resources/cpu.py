@@ -227,7 +227,7 @@ def _format_cores(layout: CpuLayout, cpus: CpuMask) -> str:
 
 
 def format_holders(node: NodeHeadroom) -> str:
-    """Return the names of the owners of a node's CPUs, in brackets. Empty without owners."""
+    """Return the names of the owners of a node's CPUs, in brackets. The result is empty if there are no owners."""
     own = node.of(CpuHeadroom)
     holders = [f"{h.pod} {h.container or ''}".rstrip() + f" has {h.cpus}" for h in own.holders]
     more = len(holders) - _MOST_HOLDERS
