@@ -30,7 +30,7 @@ def main() -> int:
             except KeyboardInterrupt:
                 return 130
     _add_site()
-    gc.disable()  # what modules load is no garbage: the command line enables the collector before it runs the command
+    gc.disable()  # loading modules creates no garbage; the command line enables the collector before it runs the command
     from nodeagent.cli.main import main as run_command_line
 
     return run_command_line()

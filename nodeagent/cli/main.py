@@ -122,7 +122,7 @@ def flushing_output() -> Iterator[None]:
         except (NodeAgentError, KeyboardInterrupt):
             try:
                 sys.stdout.flush()
-            except OSError:  # the earlier error, or the interruption, is reported instead of this one
+            except OSError:  # the earlier error, or the interruption, is reported instead of this error
                 discard_output(sys.stdout)
             raise
         except SystemExit:

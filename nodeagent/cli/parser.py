@@ -91,7 +91,7 @@ def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     )
     parser.add_argument("--version", action="version", version=f"nodeagent {__version__}")
     first = words[0] if words else None
-    # with the name given here, argparse doesn't have to compute it with a formatter, for which it would look up the width of the terminal
+    # without a given name, argparse would compute the name with a formatter, which looks up the terminal's width
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog=parser.prog)
     known = {
         name: commands.add_parser(

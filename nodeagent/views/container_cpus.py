@@ -31,7 +31,7 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         "uid": pod.uid,
         "container": container,
         **{name: str(ids) for name, ids in sets.items()},
-        # masks are for `taskset` and for DPDK's option `-c`
+        # `taskset` and DPDK's option `-c` need masks
         "masks": {name: f"{ids.bits:#x}" for name, ids in sets.items()},
         "closed": is_closed,
     }

@@ -102,10 +102,10 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # Manifests can be removed from the directory without the agent's state.
+        # The agent's state isn't needed to remove manifests from the directory.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
     except StartError as err:
-        raise err from None  # without a usable configuration, an agent that answers would not help
+        raise err from None  # without a usable configuration, even a running agent would not help
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 

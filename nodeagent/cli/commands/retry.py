@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         answer = call(options.socket, "retry", timeout_seconds=TURN_CALL_SECONDS, pod=options.pod)
         uid, name = str(answer["uid"]), str(answer["pod"])
-        # the agent answers after the turn that decides the pod again, perhaps with the same result
+        # the agent answers after the turn that decides on the pod again, perhaps with the same result
         entries = state_from_document(call(options.socket, "state")["state"]).state.entries
         decided = (e for e in entries if e.pod.full_name == name and not e.is_undecided)
     except ApiUnavailable as err:

@@ -185,7 +185,7 @@ def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, What
         place = locate_manifests(config, None, options.socket, is_live=False)
         return place, create_empty_node(machine, config, path, Errata.FIXED)
     except StartError as err:
-        raise err from None  # without a usable configuration, an agent that answers would not help
+        raise err from None  # without a usable configuration, even a running agent would not help
     place = locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
     return place, create_what_if_node(known)
 

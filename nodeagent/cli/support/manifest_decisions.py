@@ -46,7 +46,7 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
     """Make a trial decision on each pod that awaits a decision. Each decision assumes that the pods before it are running."""
     pods = [change for file in changes for change in file.pods]
-    # pods that are changed together may pin units that another of these pods pinned before
+    # a changed pod may pin a unit that another of the changed pods pinned before
     moving = frozenset(
         one.entry.pod.uid for one in pods if one.entry is not None and (one.restarts or one.entry.pins_units)
     )

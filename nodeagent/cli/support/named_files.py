@@ -105,7 +105,7 @@ class NamedFile(str):
             except StateFileError as err:
                 if err.errno == errno.EIO:
                     raise
-                # the hints of `state_files` are only about the agent's own files
+                # the hints of `state_files` apply only to the agent's own files
                 raise StateFileError(
                     err.message,
                     path=self,

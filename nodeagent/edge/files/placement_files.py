@@ -83,7 +83,7 @@ class PlacementFiles:
             for pod in self.list_pods() if pods is None else pods:
                 path = f"{self._directory}/{pod}"
                 files: dict[str, bytes | None] = {}
-                with contextlib.suppress(FileNotFoundError):  # of a pod whose files are gone, none is found
+                with contextlib.suppress(FileNotFoundError):  # a pod whose files were removed has no files to read
                     if stat.S_ISDIR(os.lstat(path).st_mode):
                         with os.scandir(path) as entries:
                             files = {f"{pod}/{entry.name}": _read(entry) for entry in entries}

@@ -166,7 +166,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
     content = bytearray()
     try:
         mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # the later attempt to read a directory fails with EISDIR
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a directory later fails with EISDIR
             raise StateFileError(
                 f"cannot read {path}: it is not a regular file",
                 path=path,

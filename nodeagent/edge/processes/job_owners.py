@@ -114,7 +114,7 @@ def _open_process(pid: int) -> Owner:
 
 def _find_users(pid: int) -> tuple[int, ...]:
     users = {Path(f"/proc/{pid}").stat().st_uid}
-    with suppress(FileNotFoundError):  # the kernel may have no audit
+    with suppress(FileNotFoundError):  # the kernel may lack the audit subsystem
         users.add(int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii")))
     return tuple(sorted(users))
 

@@ -31,9 +31,9 @@ from nodeagent.formats.wire.launcher_protocol import (
 T = TypeVar("T")
 
 DEFAULT_SOCKET = Path("/run/nodeagent-pods/launcher.sock")
-ANSWER_SECONDS = 20.0  # more than the 10 seconds after which the launcher gives up a hanging start
+ANSWER_SECONDS = 20.0  # more than the 10 seconds after which the launcher aborts a hanging start
 ACKS_PER_REQUEST = 1000  # limit on the acknowledged ids in a request; an id has at most 120 characters
-WRITES_BYTES = 128 * 1024  # limit on the written values in a request, with room for JSON's quotes and escapes
+WRITES_BYTES = 128 * 1024  # limit on the written values in a request; JSON's quotes and escapes fit in addition
 MOVES_CPUS = 2**20  # limit on the total number of CPUs in a request's thread moves; the launcher refuses more
 
 

@@ -263,7 +263,7 @@ class NriConnection:
         finally:
             with contextlib.suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
-            while not has_ended:  # the reader may be waiting for room in the queue
+            while not has_ended:  # the reader may be waiting until the queue is no longer full
                 has_ended = not pieces.get().data
             reader.join()
         if not self._closed:

@@ -239,7 +239,7 @@ class _Painter:
         farthest = max(number for node in known for number in node.distances or ())
         nearest = min(number for node in known for number in node.distances or ())
         cells = [_draw_matrix_text(column + 1, 0, str(node), bold=True) for column, node in enumerate(ids)]
-        near, far = (222, 240, 226), (246, 205, 178)  # light enough for dark text
+        near, far = (222, 240, 226), (246, 205, 178)  # both colours are light enough for dark text
         for row, node in enumerate(known, 1):
             cells.append(_draw_matrix_text(0, row, str(node.id), bold=True))
             for column, number in enumerate(node.distances or (), 1):

@@ -59,7 +59,7 @@ def find_facts(node: FleetNode) -> Iterator[Fact]:
     if node.view is not None:
         yield Fact(CONFIGURATION, "reserved CPUs", str(node.view.node.reserved) or _NONE)
         for name, value in _flatten(config_document(node.view.node.config)):
-            if name != "reservedSystemCPUs":  # reserved CPUs are already listed as a fact of their own
+            if name != "reservedSystemCPUs":  # reserved CPUs are already listed as a separate fact
                 yield Fact(CONFIGURATION, name, value)
 
 

@@ -38,7 +38,7 @@ class JobsDomain(PassiveDomain):
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - a job has a small file
         source = self._jobs.look(rescan=rescan)
-        # the turn may remove the cgroups, and with them the kernel's counts
+        # the turn may remove the cgroups, and thereby the kernel's counts
         for ended in self._jobs.take_ended_on_terminals():
             line = self._describe_oom_kill(ended)
             self._lines += ((ended.terminal, line),) if line else ()

@@ -297,7 +297,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # the runtime may call at any time, and its calls are no part of the observations
+        return self.is_served  # the runtime may call at any time, and its calls are not among the compared inputs
 
     @property
     def is_unsettled(self) -> bool:

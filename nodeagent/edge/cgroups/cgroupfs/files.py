@@ -151,7 +151,7 @@ class CgroupFiles:
                     if err.errno not in _GONE:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
-                    found[name] = sys.intern(text.decode())  # texts are shared, because most cgroups have the same ones
+                    found[name] = sys.intern(text.decode())  # most cgroups have the same texts, which are thus shared
                     if name is CONTROLLERS:
                         names_left += _list_present(names, found[name])
         finally:
