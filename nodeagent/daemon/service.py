@@ -65,7 +65,7 @@ THREAD_AGAIN_SECONDS = 1.0
 
 
 def serve(config_path: str) -> int:
-    """Run until SIGTERM.
+    """Run the agent until SIGTERM.
 
     Returns:
         The exit status: 0 after SIGTERM, 78 for an error that a restart can't fix.

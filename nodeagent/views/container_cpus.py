@@ -10,7 +10,7 @@ Document = dict[str, Any]
 
 
 def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacement, *, is_closed: bool) -> Document:
-    """Describe the CPUs of a container.
+    """Describe the CPUs of a container as lists and masks.
 
     Args:
         pod: the pod of the container.

@@ -121,7 +121,7 @@ def render_queue(
     name_user: Callable[[int], str] = str,
     format_time: Callable[[int], str] = str,
 ) -> str:
-    """Format the document as text.
+    """Format the document of `describe_queue` as text.
 
     Args:
         document: the result of `describe_queue`.

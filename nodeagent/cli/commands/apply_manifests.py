@@ -44,7 +44,7 @@ Document = dict[str, Any]
 
 
 def apply_manifests(options: argparse.Namespace) -> int:
-    """Install the named manifests; see `install`.
+    """Install the manifests that the command line names; see `install`.
 
     Raises:
         NodeAgentError: the manifests are invalid, would be refused, or can't be installed.

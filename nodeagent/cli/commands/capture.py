@@ -44,7 +44,7 @@ next: nodeagent inspect --machine node.json, nodeagent topology --machine node.j
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the capture.
+    """Write the capture of the node to the file that `--out` names.
 
     Raises:
         NodeAgentError: the machine can't be read, the file can't be written, or a named file is missing.

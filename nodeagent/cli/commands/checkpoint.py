@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the chosen action.
+    """Verify, show or convert the state file, as the chosen action says.
 
     Raises:
         NodeAgentError: the file cannot be read, isn't a checkpoint, or can't be expressed in the requested version.

@@ -123,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the chosen action.
+    """Validate, apply, show or migrate a configuration, as the chosen action says.
 
     Raises:
         NodeAgentError: a file can't be read or written, or is invalid.

@@ -59,7 +59,7 @@ next: nodeagent exec runs a command on these CPUs, nodeagent inspect POD shows w
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the CPUs or memory nodes.
+    """Print the CPUs or memory nodes of a container.
 
     Raises:
         NodeAgentError: the state is unknown, or the container has no CPUs of the requested kind now.

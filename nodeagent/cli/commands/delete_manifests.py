@@ -41,7 +41,7 @@ Choose = Callable[[Sequence[InstalledFile], ManifestPlace], Sequence[NamedFile]]
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
-    """Remove the named manifests; see `uninstall`.
+    """Remove the manifests that the command line names; see `uninstall`.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.

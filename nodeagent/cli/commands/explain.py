@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanation.
+    """Print the explanation of each decision, and return the exit status.
 
     Raises:
         NodeAgentError: the node or the manifests can't be read, or there is no such pod.

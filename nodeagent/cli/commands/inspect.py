@@ -91,7 +91,7 @@ next: nodeagent inspect POD shows one pod in detail, nodeagent explain POD says 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the inspection.
+    """Print the inspection of the node, and return the exit status for its verdict.
 
     Raises:
         NodeAgentError: the state is unknown, there is no such pod, or the pods' cgroups can't be read.

@@ -60,7 +60,7 @@ next: nodeagent inspect shows its CPUs, nodeagent unpin UNIT releases them"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Install the pod, and print the result.
+    """Install the pod that pins the unit, and print the result.
 
     Raises:
         NodeAgentError: the pod would be refused, or can't be installed.

@@ -254,7 +254,7 @@ def _measure_in_pod(options: argparse.Namespace) -> Latency:
 
 
 def find_measured_container(view: NodeView, entry: PodEntry, name: str | None) -> str:
-    """Return the container to measure.
+    """Return the container whose CPUs are to be measured: the named container, or else the only one with exclusive CPUs.
 
     Raises:
         NodeAgentError: none of the containers has exclusive CPUs, or several have.
@@ -304,7 +304,7 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
 
 
 def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
-    """Decode the report of a tool.
+    """Decode a tool's report, and check that it contains exactly the measured CPUs.
 
     Raises:
         ProbeError: the report has an unknown format, or contains other CPUs.

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_file(path: NamedFile) -> ReadReport:
-    """Read the report in a file.
+    """Read and decode the report in a file.
 
     Raises:
         NodeAgentError: there is no such file, or it contains no report.

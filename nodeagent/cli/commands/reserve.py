@@ -119,7 +119,7 @@ def _read_now_ms() -> int:
 
 
 def find_user(name: str) -> int:
-    """Return a user's ID.
+    """Return the user ID for a user's name.
 
     Raises:
         ReserveError: there is no such user.

@@ -59,7 +59,7 @@ class Replacements(Struct, frozen=True):
     errata: Errata | None
 
     def read(self, line: bytes, where: str) -> Scenario:
-        """Decode a scenario, and replace its values.
+        """Decode a line as a scenario, and replace the values for which options are given.
 
         Raises:
             ScenarioError: the line isn't a scenario.
@@ -90,7 +90,7 @@ class _TextReport:
         self._width = text_width()
 
     def render(self, scenario: Scenario, number: int) -> str:
-        """Render the outcome of the scenario on this line."""
+        """Render the outcome of the scenario with this line number."""
         found = replay_to_end(scenario)
         self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:

@@ -67,7 +67,7 @@ next: nodeagent inspect"""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the machine.
+    """Print the machine in the requested format.
 
     Raises:
         NodeAgentError: the machine's description or the named configuration can't be read.
@@ -160,7 +160,7 @@ def _format_node_resource_topology(args: argparse.Namespace) -> str:
 
 
 def _format_resource_slices(args: argparse.Namespace) -> str:
-    """Format the ResourceSlices of a node."""
+    """Format the ResourceSlices of a node as Kubernetes manifests."""
     from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.tools.export.resource_slices import resource_slices
 

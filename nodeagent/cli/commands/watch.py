@@ -75,7 +75,7 @@ class Watcher:
         self._last: Poll | None = None
 
     def look(self) -> Poll:
-        """Observe the node once.
+        """Observe the node once, and compare with the previous observation.
 
         Raises:
             NodeAgentError: the node can't be read.

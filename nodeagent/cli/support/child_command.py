@@ -8,8 +8,8 @@ import signal
 from typing import Any
 
 PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are passed on to the command. Signals from the terminal reach the command without this, because it is in the same process
-group.
+"""Signals that are passed on to the command. Signals from the terminal reach the command without this, because the command is in the same
+process group.
 """
 _WAITED = frozenset({*PASSED_ON, signal.SIGCHLD})
 _SI_KERNEL = 0x80

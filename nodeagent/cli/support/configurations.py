@@ -27,7 +27,7 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
 
 
 def read_config(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
-    """Read the text of a configuration.
+    """Read a configuration as text, without parsing it.
 
     Args:
         path: file or pipe.

@@ -65,7 +65,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
 
 
 def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
-    """Decode the kernel's counts.
+    """Decode the kernel's counts of tasks and interrupts.
 
     Raises:
         InterferenceError: this kernel writes the counts in an unknown form.
@@ -109,7 +109,7 @@ class LiveCount:
             self._stop()
 
     def begin(self, view: NodeView, counted: Counted | str | None) -> Document | str | None:
-        """Start another count.
+        """Start another count, and describe the result of the previous one.
 
         Args:
             view: the node, read after the previous count had ended.

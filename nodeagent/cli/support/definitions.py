@@ -18,7 +18,7 @@ class Argument(Struct, frozen=True):
     help: str | None
     """Help text, or None if the argument is hidden."""
     count: int
-    """Number of values that an option takes."""
+    """Number of values that the option takes on the command line."""
     repeats: bool
     takes_the_rest: bool
 
@@ -41,7 +41,7 @@ class Subcommand(Struct, frozen=True):
 
 
 def extract_command(parser: Parser) -> Command:
-    """Extract the definitions of a parser."""
+    """Extract the definition of a command from its parser."""
     options, places, subcommands = [], [], list[Subcommand]()
     for action in parser._actions:  # noqa: SLF001 - argparse shows its definitions nowhere else
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - the same

@@ -43,11 +43,11 @@ class RunPlan(NamedTuple):
     path: str | None = None
     """File for the report, as JSON. None means a line on stderr."""
     repeats: int = 1
-    """Largest number of runs."""
+    """Number of times that the command is run at most."""
     clean: int | None = None
     """Number of undisturbed runs after which the command isn't run again. None means that all runs are made."""
     requires_clean: bool = False
-    """Whether disturbed runs change the exit status."""
+    """Whether disturbed runs change the exit status to EXIT_DISTURBED."""
 
 
 class ReportWriter:

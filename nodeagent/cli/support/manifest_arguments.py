@@ -11,7 +11,7 @@ SPARE_SECONDS = 20
 
 
 def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that names manifests."""
+    """Add the argument for the paths of manifests."""
     what = "a manifest, - for stdin, or a directory of manifests"
     parser.add_argument("files", nargs="+", type=NamedFile, metavar="FILE|-|DIR", help=what)
 

@@ -47,7 +47,7 @@ class ManifestPlaceError(NodeAgentError):
 
 
 class Replacement(enum.Enum):
-    """Change of a pod's manifest."""
+    """Kind of a change of a pod's manifest."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -66,7 +66,7 @@ class ManifestPlace(Struct, frozen=True):
 
 
 class InstalledFile(Struct, frozen=True):
-    """An installed manifest."""
+    """A file in the manifest directory, with the pods in it."""
 
     name: str
     path: str
@@ -82,7 +82,7 @@ class InstalledFile(Struct, frozen=True):
 
 
 class PodChange(Struct, frozen=True):
-    """One pod of an applied manifest."""
+    """One pod of an applied manifest, compared with the installed pod of the same name."""
 
     found: ManifestPod
     change: Replacement
@@ -153,7 +153,7 @@ def _env_of_containers(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 class FileChange(Struct, frozen=True):
-    """One applied manifest."""
+    """One applied manifest file, compared with the installed file."""
 
     path: str
     content: bytes
@@ -252,7 +252,7 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
 def plan_changes(
     files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[FileChange, ...]:
-    """Plan the change of each file.
+    """Plan the change of each file that the command line names.
 
     Args:
         files: named files, all of them valid.

@@ -26,7 +26,7 @@ MOST_REPETITIONS = 10_000
 
 
 def repetitions(text: str) -> int:
-    """Parse a number of runs.
+    """Parse a number of runs of a command.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't a whole number from 1 to 10000.

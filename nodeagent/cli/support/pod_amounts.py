@@ -55,7 +55,7 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_amounts(options: Any) -> dict[str, str]:
-    """Return the container's resource limits."""
+    """Return the container's resource limits that the options request, as quantities by resource name."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
     devices = (one.partition("=") for one in options.device)
     return (

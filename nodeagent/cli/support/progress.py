@@ -55,7 +55,7 @@ class Progress:
             self._bar.close()
 
     def step(self) -> None:
-        """Count one more step."""
+        """Count one more completed step."""
         self._count += 1
         if self._bar is not None:
             self._bar.update()

@@ -99,7 +99,7 @@ class ReportedRuns:
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Prepare the reports.
+        """Prepare the reports of a job's runs.
 
         Args:
             answer: the agent's answer to the request for the job.

@@ -82,7 +82,7 @@ class DomainWriter(Struct, frozen=True):
     domains: tuple[Domain, ...]
 
     def apply(self, change: Change) -> None:
-        """Carry out one change.
+        """Have the owner of the cgroup carry out one change.
 
         Raises:
             CgroupError: the change failed, or may not have taken effect.

@@ -43,11 +43,11 @@ _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
 
 
 class Reading(Struct, frozen=True):
-    """Current values of settings."""
+    """Host settings as read, with the kinds of settings that could not be read."""
 
     settings: Mapping[Setting, Value]
     facts: Mapping[Setting, Facts] = {}
-    """Further facts about some of the settings."""
+    """Further facts about some of the settings, such as the device of an interrupt."""
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Errors by kind of setting. The settings of such a kind were not read."""
     released: frozenset[Setting] = frozenset()
@@ -55,7 +55,7 @@ class Reading(Struct, frozen=True):
 
 
 class HostEdges:
-    """Access to this machine's settings.
+    """Reader and writer of this machine's host settings.
 
     Args:
         write: function with the privileges to write files and settings of kernel threads.

@@ -274,7 +274,7 @@ class HostSettings:
         """
         self._refusals = _Refusals()
         self._reported: frozenset[tuple[Setting, Value]] = frozenset()
-        """Foreign values that have been logged."""
+        """Values written by other programs that have been logged already."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
         """Containers that have a device's interrupts on their own CPUs, by interrupt."""

@@ -1,1 +1,1 @@
-"""Device plugins: registration, devices, allocation."""
+"""Device plugins: their registration, their devices, and the calls that allocate devices."""

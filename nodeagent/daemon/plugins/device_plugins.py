@@ -159,7 +159,7 @@ class _Plugin:
 
 
 class DevicePlugins:
-    """All device plugins.
+    """Registry of all device plugins.
 
     The sockets of the plugins are in the directory of the registration socket. `wake` is called whenever a list of devices has changed.
     """
@@ -174,7 +174,7 @@ class DevicePlugins:
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
-        """Plugins by resource."""
+        """Registered plugins by resource."""
         self._followed: set[str] = set()
         """Resources for which a thread follows the plugins."""
         self._is_closed = False

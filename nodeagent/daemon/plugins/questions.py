@@ -30,7 +30,7 @@ class _Inquiry:
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, object] = {}
-        """Answers and errors, by question."""
+        """Answers to the questions asked so far, or the errors that plugins raised, by question."""
         self.used: set[Hashable] = set()
         """Questions whose answers were used in the current turn."""
         self.missing: Hashable | None = None
@@ -39,7 +39,7 @@ class _Inquiry:
         """Whether the decision was made or repeated in the current turn."""
         self.made_at = 0.0
         self.count = 0
-        """Number of questions so far."""
+        """Number of questions that the decision has asked so far."""
 
 
 class Questions:

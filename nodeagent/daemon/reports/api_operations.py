@@ -22,12 +22,12 @@ _MAX_WAITING = LocalApi.bounds.connections // 2
 
 
 class ApiOperations:
-    """Operations of the agent's API."""
+    """Operations of the agent's API, as functions of a request's arguments."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._encoded: tuple[NodeView, dict[str, object]] | None = None
-        """View of the last request, with its encoded document."""
+        """Cached view of the last request, together with its encoded document."""
         self._waiting = 0
         """Number of clients that wait for a turn."""
 

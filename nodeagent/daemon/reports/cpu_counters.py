@@ -32,7 +32,7 @@ _READ_AGAIN_SECONDS = 1.0
 
 
 class Holder(NamedTuple):
-    """Container with exclusive CPUs."""
+    """Identity of a container with exclusive CPUs, as in the labels of metrics."""
 
     uid: str
     namespace: str

@@ -93,7 +93,7 @@ class Log(Protocol):
 
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
-"""syslog priorities by structlog method."""
+"""syslog priority for each log method of structlog."""
 _WARNINGS = frozenset(
     {
         EventKind.POD_REFUSED,

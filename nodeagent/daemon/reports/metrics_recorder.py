@@ -35,7 +35,7 @@ from nodeagent.views.holdings.by_resource import promised_fields
 
 
 class Stopwatch(Struct):
-    """Durations of the decisions on pods."""
+    """Recorder of the durations of decisions on pods."""
 
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Stopwatch(Struct):
 
 
 class _PodMetrics(Struct, frozen=True):
-    """Contribution of one pod to the metrics."""
+    """Values that one pod contributes to the metrics."""
 
     counted: tuple[Series, ...]
     """Gauges to which the pod adds 1."""

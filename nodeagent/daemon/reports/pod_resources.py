@@ -49,7 +49,7 @@ class PodResources:
         return Dialogue(GrpcServer.bounds, GrpcServer(self.methods(), on_bug).attend)
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods by gRPC path."""
+        """Return the methods of the API by their gRPC paths."""
         return {
             f"/{SERVICE}/List": self._method(LIST_REQUEST, names.LIST_REQUESTS, self._encode_list),
             f"/{SERVICE}/GetAllocatableResources": self._method(

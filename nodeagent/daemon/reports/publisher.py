@@ -35,7 +35,7 @@ GROUP = "nodeagent"
 
 
 class _Unopened(NamedTuple):
-    """Service whose socket isn't open yet."""
+    """Service whose socket is still to be opened."""
 
     address: BindAddress
     service: Service | Dialogue

@@ -1,1 +1,1 @@
-"""Sources of pods: the manifest directory."""
+"""Sources of pods other than jobs and container runtimes: the manifest directory."""

@@ -128,7 +128,7 @@ class _ParsedFile(Struct, frozen=True):
     content: bytes
     pods: tuple[ManifestPod, ...]
     manifests: tuple[Manifest, ...]
-    """Manifest of each of the file's pods."""
+    """Manifests of the pods in the file."""
     others: "tuple[ClaimDocument | RefusedPod, ...]"
 
     @classmethod
@@ -228,7 +228,7 @@ class _SourceDraft(Struct):
                 self.misspelt.add(document.name)
 
     def resolve_claims(self) -> None:
-        """Resolve the claims of all pods.
+        """Resolve the resource claims of all pods with the claim documents.
 
         If a claim has no document, its pod waits for the document, and counts as neither new nor removed.
         """

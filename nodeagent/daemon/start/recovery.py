@@ -108,7 +108,7 @@ class Recovery(Struct, frozen=True):
 
 
 class Start(Struct, frozen=True):
-    """Initial state of the agent."""
+    """Initial state of the agent, with the report of its recovery."""
 
     state: NodeState
     recovery: Recovery | None = None
@@ -123,7 +123,7 @@ def start_state(
     alive: Callable[[], None] = lambda: None,
     devices: DeviceLook = None,
 ) -> Start | None:
-    """Load the saved state, or rebuild it.
+    """Load the saved state, or rebuild it from running pods.
 
     Args:
         node: the node as discovered.
@@ -314,7 +314,7 @@ def _report_changes(
 
 
 def encode_recovery(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str, object]:
-    """Encode a recovery for the local API."""
+    """Encode a recovery as a document for the local API."""
     return {
         "adopted": list(recovery.adopted),
         "differences": [

@@ -70,7 +70,7 @@ class Agent:
         return tuple(str(self.edges.tree.mount / cgroup) for cgroup in self.memory.unit_cgroups.values())
 
     def change_node(self, node: NodeSetup) -> None:
-        """Apply a changed configuration.
+        """Apply a changed configuration to the running agent.
 
         Raises:
             StartError: the configuration doesn't fit the allocations, or changes a field that needs a restart. The old configuration stays
@@ -87,7 +87,7 @@ class Agent:
         self.wakeups.wake(WakeUpReason.REQUEST)
 
     def turn(self, reasons: frozenset[WakeUpReason], standing: tuple[Problem, ...] = ()) -> float:
-        """Run one turn.
+        """Run one turn with all its steps.
 
         Args:
             reasons: reasons of the wake-up.

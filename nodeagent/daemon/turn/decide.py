@@ -34,7 +34,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Decided(Struct, frozen=True):
-    """A decision that isn't saved yet."""
+    """Result of the step `decide`, which isn't saved yet."""
 
     turn: Turn
     world: World
@@ -118,5 +118,5 @@ def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
 
 
 def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
-    """Return the device pools for extended resources."""
+    """Return the device pools of extended resources, as of the last scan of devices."""
     return managers_with_devices(edges, memory).pools

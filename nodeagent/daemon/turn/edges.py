@@ -47,5 +47,5 @@ class Edges(Struct, frozen=True, kw_only=True):
     """
 
     def plugin_pools(self) -> "tuple[DevicePool, ...]":
-        """Return the devices of all device plugins."""
+        """Return the device pools of all device plugins. The result is empty without device plugins."""
         return () if self.plugins is None else self.plugins.pools()

@@ -34,10 +34,10 @@ _RETRY_SECONDS = 1.0
 
 
 class CgroupWriter(Protocol):
-    """Writer of a plan's changes."""
+    """Interface that carries out the changes of a plan."""
 
     def apply(self, change: Change) -> None:
-        """Carry out one change. Raises CgroupError."""
+        """Carry out one change. Raises CgroupError if the change fails."""
 
 
 class ExecutionResult(Struct, frozen=True):
@@ -107,7 +107,7 @@ class _Progress(Struct):
     held_back: list[Change] = field(default_factory=list)
     unusable: set[str] = field(default_factory=set)
     uncreated: set[str] = field(default_factory=set)
-    """Cgroups that could not be created."""
+    """Cgroups that could not be created. Changes in or below them are held back."""
     misplaced: set[str] = field(default_factory=set)
     """Cgroups whose `cpuset.cpus` could not be written. If thawed, their processes might run on CPUs of other containers."""
     without_exclusive: set[str] = field(default_factory=set)

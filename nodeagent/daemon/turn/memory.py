@@ -37,7 +37,7 @@ class Reported(Struct, frozen=True):
 
     problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
-    """Problems with manifests."""
+    """Problems with manifests that have been logged."""
     duplicates: tuple[tuple[str, str], ...] = ()
     """Manifest files that are ignored because of a duplicate name or UID, each with the reason."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class TurnMemory(Struct, frozen=True):
     unsaved: tuple[PodEntry, ...] = ()
     """Pods with a refusal, because the decision that would have met their requests could not be saved."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins."""
+    """Pods on which the decision is postponed until device plugins answer."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
     """CPUs of the pods' cgroup and of each cgroup above it."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class TurnMemory(Struct, frozen=True):
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     quiet_cores: QuietCores = QuietCores()
-    """Settings that pods request for their cores."""
+    """Core settings that pods request for their exclusive CPUs."""
     refused_partitions: CpuSet | None = None
     """CPUs of partitions that could not be created. None means that no turn has tried to create a partition yet."""
     failures: FailureResponse = FailureResponse()
@@ -116,7 +116,7 @@ class TurnMemory(Struct, frozen=True):
     left_alone: LeftAlone | None = None
     """Pods that the last turn has left unchanged. None means that there has been no complete turn."""
     views: tuple[DomainView, ...] = ()
-    """Last observations of each domain."""
+    """Last observations of each domain, in the order of the domains."""
     observed: DomainView | None = None
     """Observations of all domains, merged. None means that the last turn could not read the cgroups."""
     settled: Settled | None = None

@@ -30,7 +30,7 @@ def placement_file(config: Config, entry: PodEntry, container: str) -> str:
 
 
 class Placements:
-    """Placement files of all containers."""
+    """Writer of the placement files of all containers."""
 
     def __init__(self, files: PlacementFiles) -> None:
         self._files = files

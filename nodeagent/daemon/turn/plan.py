@@ -17,7 +17,7 @@ class Planned(Struct, frozen=True):
     wanted: tuple[DesiredCgroup, ...]
     changes: Plan
     conditions: tuple[str, ...]
-    """Problems that the plan can't solve."""
+    """Problems that no cgroup change can solve, as texts for users."""
 
 
 def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:

@@ -52,7 +52,7 @@ class Recorder:
         self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState, sync: Sync = Sync.DURABLE) -> None:
-        """Save a state atomically.
+        """Save a state atomically in the state file.
 
         Args:
             node: the node.

@@ -44,7 +44,7 @@ _LONGEST_POLL_SECONDS = 1.0
 
 
 class Done(Struct, frozen=True):
-    """Results of a complete turn."""
+    """Results of all steps of a complete turn."""
 
     world: World
     saved: Saved

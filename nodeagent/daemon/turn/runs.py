@@ -66,7 +66,7 @@ class Runner:
         """Failed starts by run ID. The launcher keeps no records of failed starts."""
 
     def look(self) -> Mapping[str, Run] | Problem:
-        """Return all runs, or the problem."""
+        """Return all runs of the launcher by run ID, or the problem if the launcher doesn't answer."""
         try:
             changes = self._client.list_changes(self._token)
         except LauncherError as err:

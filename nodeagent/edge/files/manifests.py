@@ -28,7 +28,7 @@ MAX_OTHER_FILES = 20
 """Maximum number of listed files that aren't manifests. Further files in name order are not listed."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
-"""Maximum total size of all manifests."""
+"""Maximum total size of all manifests, in bytes."""
 MAX_READINGS = 3
 """Maximum number of readings per scan if the directory changes during each reading."""
 
@@ -83,7 +83,7 @@ class ManifestLockError(NodeAgentError):
 
 
 class ManifestFile(Struct, frozen=True):
-    """File in the manifest directory."""
+    """Content of a file in the manifest directory, or the reason why it is missing."""
 
     name: str
     content: bytes | None
@@ -98,7 +98,7 @@ class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
     """Manifests in name order. Hidden files and subdirectories are left out."""
     unread: int = 0
-    """Number of files beyond MAX_FILES."""
+    """Number of manifests that were not read, because there are more than MAX_FILES."""
     others: tuple[str, ...] = ()
     """Names of other visible files, in name order, without editors' backups."""
     is_partial: bool = False
@@ -308,7 +308,7 @@ def _list(directory_fd: int) -> _Listing:
 
 
 def _read_version(directory_fd: int) -> tuple[int, int]:
-    """Return the current value of `_Listing.version`."""
+    """Return the directory's present version, as in `_Listing.version`."""
     entries_hash, changed_ns = 0, os.fstat(directory_fd).st_ctime_ns
     with os.scandir(directory_fd) as entries:
         for entry in entries:

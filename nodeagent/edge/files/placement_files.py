@@ -49,7 +49,7 @@ def _make_error(verb: str, path: Path, err: OSError) -> PlacementFileError:
 
 
 class PlacementFiles:
-    """Storage of files named `POD/CONTAINER`."""
+    """Directory of placement files, which are named `POD/CONTAINER`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)

@@ -28,7 +28,7 @@ has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""Maximum size of these files. The longest contains a mask of 8,192 CPUs."""
+"""Maximum size of a setting's file in bytes. The longest file contains a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:

@@ -44,7 +44,7 @@ class RunFiles:
     def __init__(
         self, cgroup: str, cpus: CpuSet, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Determine the paths of the files.
+        """Determine the paths of the files to read.
 
         Args:
             cgroup: directory of the job's cgroup.

@@ -41,7 +41,7 @@ class VanishedError(SysfsError):
 
 
 def read_devices(root: str = "/") -> SysfsSample:
-    """Read the description of devices.
+    """Read the files in /sys that describe the machine's devices.
 
     Raises:
         SysfsError: a file can't be read.
@@ -128,7 +128,7 @@ def read_settings(root: str = "/") -> Settings:
 
 
 def write_setting(path: str, text: str, root: str = "/") -> None:
-    """Change an existing setting.
+    """Write a value to an existing kernel setting.
 
     Raises:
         SysfsError: the setting doesn't exist, or can't be changed.

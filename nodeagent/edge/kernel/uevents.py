@@ -67,7 +67,7 @@ def _make_error(err: OSError) -> UeventError:
 
 
 class Uevents:
-    """Iterator over wake-ups, for a separate thread.
+    """Iterator that waits for uevents and yields wake-ups, for a separate thread.
 
     Args:
         channel: socket of `open_uevent_socket`, which is closed when the iteration ends.

@@ -46,7 +46,7 @@ class PressureText(Struct, frozen=True):
 
     cpu_stat: str | None
     by_resource: Mapping[str, str]
-    """Pressure files by resource: cpu, memory, irq."""
+    """Texts of the pressure files (PSI) by resource: cpu, memory, irq."""
 
 
 def read_pressure(cgroup: str) -> PressureText:

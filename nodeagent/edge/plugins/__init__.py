@@ -1,1 +1,1 @@
-"""Loading and calling of CPU plugins."""
+"""CPU plugins of the configuration: loading their code and calling it."""

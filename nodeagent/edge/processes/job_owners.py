@@ -18,7 +18,7 @@ class OwnerError(NodeAgentError):
 
 
 class SessionTerminal(Struct, frozen=True):
-    """The terminal /dev/pts/N of a process's session."""
+    """Terminal /dev/pts/N of the session to which a process belongs."""
 
     number: int
     users: tuple[int, ...]

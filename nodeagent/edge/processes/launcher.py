@@ -50,10 +50,10 @@ class LauncherError(NodeAgentError):
 
 
 class Changes(Struct, frozen=True):
-    """Changes in the launcher's list of runs."""
+    """Changes in the launcher's list of runs since an earlier answer."""
 
     statuses: tuple[RunStatus, ...]
-    """New statuses, in any order."""
+    """Statuses of new and changed runs, in any order."""
     gone: tuple[str, ...]
     """IDs of runs that the launcher has forgotten."""
     token: str

@@ -144,7 +144,7 @@ class _NriCalls:
         """Pods and containers in the Synchronize calls received so far."""
 
     def answer(self, frame: TtrpcFrame, request: TtrpcRequest, until: float) -> TtrpcResponse:
-        """Answer one call.
+        """Answer one call of the runtime.
 
         Raises:
             MuxError: the runtime lists too many pods and containers.

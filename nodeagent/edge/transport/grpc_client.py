@@ -29,7 +29,7 @@ _PREFIX_BYTES = 5
 """Length of a gRPC message's prefix: the compression flag and the length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
-"""Connection timeout of calls without a deadline."""
+"""Seconds to wait for the connection if a call has no deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
 """Seconds by which a DEADLINE_EXCEEDED may come before our deadline. Such a status still means a late answer, because grpc-timeout is
 rounded.
@@ -63,9 +63,9 @@ class GrpcError(NodeAgentError):
         )
         self.what = printable(what)
         self.is_absent = is_absent
-        """Whether the socket doesn't exist."""
+        """Whether the call failed because the socket doesn't exist."""
         self.is_late = is_late
-        """Whether the deadline has passed."""
+        """Whether the call failed because the deadline passed."""
         self.status = status
         """gRPC status of a refusal. None means that the server has not sent a status."""
 

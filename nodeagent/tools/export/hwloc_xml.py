@@ -58,7 +58,7 @@ class _Object(Struct):
 
 
 def render_hwloc_xml(topology: Topology, owner: Mapping[int, str] | None = None) -> str:
-    """Render the machine as XML.
+    """Render the machine as a document in hwloc's XML format.
 
     Args:
         topology: the machine.

@@ -67,7 +67,7 @@ def render_svg(
     title: str = "",
     devices: Sequence[DeviceSection] | None = None,
 ) -> str:
-    """Draw the machine.
+    """Draw the machine as an SVG picture.
 
     Args:
         topology: the machine.

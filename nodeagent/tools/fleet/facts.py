@@ -22,7 +22,7 @@ _NONE = "none"
 
 
 class Fact(Struct, frozen=True):
-    """A property of a node as text."""
+    """A property of a node, as text or as sizes."""
 
     about: str
     name: str

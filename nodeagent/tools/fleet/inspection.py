@@ -13,7 +13,7 @@ VERSION = 1
 
 
 def describe_inspection(nodes: Sequence[FleetNode], unread: Sequence[UnreadNode] = ()) -> Document:
-    """Describe every node and pod.
+    """Describe every node and pod of a fleet.
 
     Args:
         nodes: nodes in the order to show them.

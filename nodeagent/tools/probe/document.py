@@ -31,16 +31,16 @@ class ProbedCpus(Struct, frozen=True):
 
 
 class Latency(Struct, frozen=True):
-    """Result of one measurement."""
+    """Result of one latency measurement."""
 
     of: ProbedCpus
     at_ms: int
     seconds: int
-    """Duration of each of the two tests."""
+    """Duration of each of the two tests, in seconds."""
     busy: DelaysByCpu
-    """Delays of threads that never sleep."""
+    """Delays of threads that run in a loop and never sleep, by CPU."""
     waking: DelaysByCpu
-    """Delays of threads that sleep for a moment, repeatedly."""
+    """Delays of threads that repeatedly sleep for a moment, by CPU."""
 
 
 class ContainerMemory(Struct, frozen=True):
@@ -115,7 +115,7 @@ def describe_probe(
 
 
 def read_latency(text: bytes) -> Latency:
-    """Decode the latency in an earlier document.
+    """Decode the latency measurement in the document of an earlier probe.
 
     Raises:
         MisfitError: the document is of another kind, or contains no latency.

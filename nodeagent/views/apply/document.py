@@ -26,7 +26,7 @@ _HIDDEN, _CHANGED = "(hidden)", "(hidden, another one)"
 
 
 class AppliedPod(Struct, frozen=True):
-    """Pod of an applied manifest."""
+    """Pod of an applied manifest, with the kind of the change and the decision."""
 
     pod: Pod
     before: Pod | None
@@ -34,7 +34,7 @@ class AppliedPod(Struct, frozen=True):
     path: str
     """Path of the manifest, which may not exist yet."""
     change: str
-    """`created`, `changed` or `unchanged`."""
+    """Kind of the change: `created`, `changed` or `unchanged`."""
     restarts: bool
     """Whether the pod replaces a running pod."""
     entry: PodEntry | None

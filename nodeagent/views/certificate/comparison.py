@@ -62,7 +62,7 @@ class ReadReport(Struct, frozen=True):
     """Parts of a report that are used for a comparison."""
 
     name: str
-    """Name of the report's file."""
+    """Path of the report's file."""
     verdict: str
     elapsed_us: int
     status: int | None
@@ -78,7 +78,7 @@ class ReadReport(Struct, frozen=True):
 
 
 def read_report(text: bytes, name: str) -> ReadReport:
-    """Decode a report.
+    """Decode the report on a run.
 
     Raises:
         MisfitError: the document isn't a report on a run.

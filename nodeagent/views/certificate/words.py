@@ -29,7 +29,7 @@ def format_measure(measure: Document) -> str:
 
 
 def format_rate(unit: str, rate: int) -> str:
-    """Format a rate with its unit."""
+    """Format a rate with its unit, such as per second or per cent."""
     if unit == PER_MILLE:
         return f"{rate / 10:.1f} %" if rate < 100 else f"{round(rate / 10)} %"
     times = "once" if rate == 1 else f"{rate} times"

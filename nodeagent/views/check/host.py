@@ -173,7 +173,7 @@ def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def check_kubelet(facts: NodeFacts) -> CheckResult:
-    """Check that kubelet allocates no CPUs.
+    """Check that kubelet doesn't allocate CPUs that the agent manages.
 
     With `nriSocket`, kubelet's CPU and memory managers must be off even while kubelet is stopped.
     """

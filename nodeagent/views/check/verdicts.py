@@ -37,7 +37,7 @@ class SettingWrite(Struct, frozen=True):
     """Path of the setting's file, below the root directory."""
     text: str
     before: str
-    """Value to restore."""
+    """Value before the change, which is restored on request."""
 
 
 class Purpose(enum.StrEnum):

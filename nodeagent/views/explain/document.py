@@ -42,7 +42,7 @@ VERSION = 1
 
 
 class ExplainedPod(Struct, frozen=True):
-    """Decision on a pod, with all details."""
+    """Decision on a pod, with all details that an explanation needs."""
 
     before: WhatIf
     trace: Trace
@@ -74,7 +74,7 @@ def describe_explanation(
     has_partitions: bool | None = None,
     with_headroom: bool = True,
 ) -> Document:
-    """Describe all decisions.
+    """Describe all decisions in one document.
 
     Args:
         explained: the pods, in decision order.

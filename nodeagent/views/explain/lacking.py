@@ -78,7 +78,7 @@ class ResourceDemand(Protocol):
         """Return the amount of the resource on an empty node."""
 
     def describe_on(self, node: NodeHeadroom) -> str:
-        """Describe the shortage on a node.
+        """Describe the shortage of the resource on one NUMA node.
 
         The text is empty if the node has enough for its part of the request, or if it has none of the resource even when empty.
         """

@@ -59,7 +59,7 @@ def format_head(document: Document, width: int) -> Iterator[str]:
 
 
 def format_machine(machine: Document, width: int) -> Iterator[str]:
-    """Format the machine."""
+    """Format the machine: its origin, CPUs and NUMA nodes."""
     yield from break_text(
         f"machine  {format_count(machine['sockets'], 'socket')}, {format_count(machine['numaNodes'], 'NUMA node')}, "
         f"{format_count(machine['cpus'], 'CPU')} (reserved {machine['reserved'] or 'none'}): {machine['source']}",

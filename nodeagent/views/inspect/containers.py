@@ -33,7 +33,7 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """Container with its observed state."""
+    """A container with its saved and observed state, as input of this module."""
 
     view: NodeView
     entry: PodEntry

@@ -34,7 +34,7 @@ the other.
 
 
 class Poll(Struct, frozen=True):
-    """All data of one frame."""
+    """Data of one frame of the display."""
 
     document: Document
     topology: Topology
@@ -43,7 +43,7 @@ class Poll(Struct, frozen=True):
     cost_ms: int | None = None
     """Duration of the previous poll in milliseconds."""
     problem: str | None = None
-    """Reason why no newer data is available."""
+    """Reason why the latest poll failed, so that older data is shown."""
     interference: Document | str | None = None
     """Document of the foreign tasks that ran on exclusive CPUs since the previous poll, or the reason why these tasks are unknown.
 
@@ -52,7 +52,7 @@ class Poll(Struct, frozen=True):
 
 
 class DisplaySettings(Struct, frozen=True):
-    """Settings of the display."""
+    """Settings of the display that the user can change."""
 
     width: int
     height: int | None = None

@@ -32,7 +32,7 @@ VERSION = 1
 
 
 class Simulation(Struct, frozen=True):
-    """Decisions on the pods of one node."""
+    """Input of a simulation's document: the decisions on the pods of one node."""
 
     config: Config
     source: str
@@ -50,7 +50,7 @@ class Simulation(Struct, frozen=True):
 
 
 def describe_run(run: Simulation, where: str) -> Document:
-    """Describe one run.
+    """Describe one simulation as a document.
 
     Args:
         run: the decisions.
@@ -156,7 +156,7 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
 
 
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
-    """Describe a decision.
+    """Describe the decision on one pod.
 
     The document shows the containers' placement at the end of the simulation, or the decided placement if the pod is replaced.
     """

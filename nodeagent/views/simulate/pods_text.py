@@ -22,7 +22,7 @@ _MAX_ENDED = 8
 
 
 def render_run(document: Document, width: int = WIDTH) -> str:
-    """Format one run."""
+    """Format the document of one simulation."""
     lines = [*format_head(document, width), ""]
     capacity = document["capacity"]
     if capacity is None:

@@ -49,14 +49,14 @@ from nodeagent.formats.scenario.scenario import (
 from nodeagent.views.simulate.scenario_devices import ScenarioDevices
 
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
-"""Metrics in the result.
+"""Names of the metrics that the result contains.
 
 The gauge per NUMA node is left out because kubelet sets it in random order. Durations are left out because they aren't decisions.
 """
 
 
 class ReplayResult(Struct, frozen=True):
-    """The result of a scenario."""
+    """Result of a replayed scenario, with the final node."""
 
     result: Document
     end: WhatIf | None
@@ -321,13 +321,13 @@ def list_running(step: ScenarioStep, pods: tuple[Pod, ...]) -> tuple[tuple[str, 
 
 
 def encode_cpu_file(managers: Managers, promises: Promises) -> str:
-    """Encode cpu_manager_state."""
+    """Encode the CPU manager's state in the format of kubelet's file cpu_manager_state."""
     gates = managers.rules.gates
     return encode_cpu_state(managers.placement.cpu_manager_policy, promises, pod_level=gates.pod_level_managers)
 
 
 def encode_memory_file(managers: Managers, promises: Promises) -> str:
-    """Encode memory_manager_state."""
+    """Encode the memory manager's state in the format of kubelet's file memory_manager_state."""
     gates = managers.rules.gates
     return encode_memory_state(managers.placement.memory_manager_policy, promises, pod_level=gates.pod_level_managers)
 

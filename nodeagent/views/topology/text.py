@@ -53,7 +53,7 @@ def render_topology(
     paint: Paint = lambda _, text: text,
     devices: Sequence[DeviceSection] | None = None,
 ) -> str:
-    """Draw the machine.
+    """Draw the machine as text.
 
     Args:
         topology: the machine.
@@ -90,7 +90,7 @@ class _ColouredWord(Struct, frozen=True):
 
 
 class _CpuFormatter(Struct, frozen=True):
-    """Formatter of CPUs in columns."""
+    """Formatter of CPUs as columns of equal width."""
 
     topology: Topology
     owner: Mapping[int, str]

@@ -10,7 +10,7 @@ from nodeagent.errors import printable
 
 GAP = "  "
 _MIN_WIDTH = 8
-"""Minimum width of a column."""
+"""Minimum width of a column in characters."""
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

@@ -52,7 +52,9 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
 
 
 def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
-    """Add the options for trial decisions: the node and the rules. `scenarios` tells whether scenarios may name the rules instead."""
+    """Add the options for trial decisions: the node and the rules. With `scenarios`, scenarios may name the rules instead of the
+    options.
+    """
     add_machine_arguments(parser, described=True)
     add_agent_arguments(
         parser,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_selected_devices(options: argparse.Namespace) -> "tuple[Device, ...]":
-    """Read the selected node's devices.
+    """Read the PCI devices of the selected node.
 
     Raises:
         NodeAgentError: the devices can't be read, or a named file contains no devices.

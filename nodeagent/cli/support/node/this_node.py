@@ -125,10 +125,10 @@ def read_save_time_ms(config: Config, root: str) -> int:
 
 
 def state_path(config: Config) -> str:
-    """Return the path of the agent's state."""
+    """Return the path of the file with the agent's saved state."""
     return str(Path(config.state_directory) / STATE_FILE)
 
 
 def socket_path(config: Config) -> str:
-    """Return the path of the agent's socket."""
+    """Return the path of the socket with the agent's local API."""
     return f"{config.runtime_directory}/agent.sock"

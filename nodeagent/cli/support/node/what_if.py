@@ -55,7 +55,7 @@ class WhatIfNode(Struct, frozen=True):
     what_if: WhatIf
     config: Config
     source: str
-    """Origin of the configuration."""
+    """Origin of the configuration: the path of its file, or a description."""
     where: str
     """Origin of the machine, in a few words."""
     state: NodeState | None = None

@@ -44,7 +44,7 @@ class ReservationRequests:
         self._changing = asyncio.Lock()
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Make a reservation.
+        """Make the requested reservation, and return it.
 
         Raises:
             NodeAgentError: the reservation is not made.

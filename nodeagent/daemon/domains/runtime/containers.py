@@ -86,11 +86,11 @@ class Misplaced(Struct, frozen=True):
     id: str
     key: ContainerKey
     cpus: CpuSet
-    """CPUs on which the container was found."""
+    """Effective CPUs of the container's cgroup when the container was found misplaced."""
 
 
 class RuntimeMemory(Struct, frozen=True):
-    """State of the runtime domain between turns."""
+    """State that the runtime domain keeps between turns."""
 
     reported: RuntimeReport = RuntimeReport()
     cgroups: ContainerCgroups = ContainerCgroups()

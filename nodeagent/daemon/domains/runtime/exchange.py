@@ -70,7 +70,7 @@ class Sent(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Numbers of events since the last turn."""
+    """Numbers of certain events on the connection since the last turn."""
 
     late: int = 0
     """Number of calls that were denied because the decision was late."""
@@ -92,7 +92,7 @@ class LinkState(Struct, frozen=True):
     """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()
-    """Changes to be pushed next."""
+    """Changes that the pushing thread sends next."""
     sent: tuple[Sent, ...] = ()
     changes: int = 0
     push_at: float = 0.0

@@ -21,7 +21,7 @@ _SECONDS = 10.0
 """Time limit for the whole connection. The runtime may wait for other plugins for 5 s."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""UID that doesn't belong to any pod."""
+"""Pod UID that is not used by any pod, for a test request to kubelet."""
 
 
 def runtime_facts(
@@ -84,7 +84,7 @@ class _Visitor:
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Subscription to an event that doesn't request resources, because NRI doesn't accept an empty subscription."""
+    """Event to which the plugin subscribes, because NRI doesn't accept an empty subscription. This event requests no resources."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -55,7 +55,7 @@ class RuntimeLink:
                 self._connection = NriConnection(self._path, self._plugin)
 
     def close(self) -> None:
-        """End `run`. Any thread may call it."""
+        """End the connection, and thereby `run`. Any thread may call this method."""
         self._is_closed.set()
         self._connection.close()
 
@@ -73,10 +73,10 @@ class Push:
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Subscription to an event that doesn't request resources, because NRI doesn't accept an empty subscription."""
+    """Event to which the plugin subscribes, because NRI doesn't accept an empty subscription. This event requests no resources."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
-        """Create a push.
+        """Prepare a push; the `with` block starts it.
 
         `updates` returns the changes for the listed containers. While this function runs, the runtime doesn't call plugins, so no later
         answer to a call can contradict the changes.

@@ -28,10 +28,10 @@ _UNIT_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
 class Systemd(Protocol):
-    """Interface to systemd."""
+    """Interface through which systemd's units are read and changed."""
 
     def show(self, names: Collection[str], /) -> Mapping[str, UnitProperties]:
-        """Return the properties of units. Raises UnitsError."""
+        """Return the properties of units, by unit name. Raises UnitsError."""
         ...
 
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
@@ -173,7 +173,7 @@ class UnitCgroups:
         return there if there is not None and there.is_populated else None
 
     def apply(self, change: Change) -> None:
-        """Carry out one change.
+        """Change the CPUs or memory nodes of one unit, or restore its original settings.
 
         Raises:
             CgroupError: the change failed, or its effect wasn't visible in time.
@@ -285,9 +285,9 @@ def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | Non
 
 
 def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Yield the cpuset files that differ from the properties.
+    """Yield the cpuset files whose content differs from the restored properties.
 
-    Effective values may be smaller than the properties, as before the agent's changes.
+    Effective values may be smaller than the properties, as they may have been before the agent's changes.
     """
     for attribute, value in (
         (Attribute.CPUSET_CPUS, wanted.allowed_cpus),

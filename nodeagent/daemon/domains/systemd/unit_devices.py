@@ -36,7 +36,7 @@ def unit_device_directory(config: Config) -> str:
 
 
 class RuleKeeper(Protocol):
-    """Interface to systemd's device rules of units."""
+    """Interface through which the device rules of systemd's units are read and changed."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
         """Return a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""

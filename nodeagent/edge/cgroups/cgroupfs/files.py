@@ -95,7 +95,7 @@ class CgroupFiles:
 
     @cached_property
     def mount(self) -> Path:
-        """Return the directory of the root cgroup."""
+        """Return the mount point of cgroup v2, which is the root cgroup's directory."""
         above = [directory for directory in self.root.parents if is_cgroup(directory)]
         return above[-1] if above else self.root
 

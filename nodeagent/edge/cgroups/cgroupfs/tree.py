@@ -100,7 +100,7 @@ class CgroupTree:
 
     @property
     def mount(self) -> Path:
-        """Return the directory of the root cgroup."""
+        """Return the mount point of cgroup v2, which is the root cgroup's directory."""
         return self._files.mount
 
     def read(self, own: frozenset[str], only: Collection[str] | None = None) -> Mapping[str, ObservedCgroup]:
