@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
-"""kubelet's top cgroup. While the agent serves a container runtime, pods below this cgroup don't count as the host's processes."""
+"""kubelet's top cgroup. While the agent serves a container runtime, processes below this cgroup don't count as host processes."""
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -196,7 +196,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[Problem, ...]:
-    """Serve the container runtime, unless a kubelet also manages CPUs; in this case, return the problem."""
+    """Serve the container runtime. If a kubelet also manages CPUs, don't serve the runtime, and return the problem."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above

@@ -99,10 +99,10 @@ class WantedSettings(Struct, frozen=True):
     partitioned: CpuSet = CpuSet()
     """CPUs in existing and planned partitions. The kernel itself moves its threads off these CPUs."""
     pinned: Mapping[str, CpuSet] = {}
-    """Exclusive CPUs of pinned units by cgroup path. The slices around the units keep these CPUs, and other units there avoid them.
+    """Exclusive CPUs of pinned units by cgroup path. The enclosing slices keep these CPUs, and the other units in the slices avoid them.
 
-    A pinned unit without exclusive CPUs has an empty set, even while the unit's own settings are being restored. Only the unit's domain
-    changes it.
+    A pinned unit without exclusive CPUs has an empty set, even while its settings are being restored, because only the unit's domain
+    changes them.
     """
     values: Mapping[Setting, str] = {}
     """Requested values of settings that aren't CPU lists, as text."""
@@ -258,7 +258,7 @@ class _Refusals(Struct, frozen=True):
 
 
 class HostSettings:
-    """Writer of the host settings that name CPUs or are specific to a CPU. It logs foreign changes and refused settings."""
+    """Writer of the host settings that name CPUs or are specific to a CPU. Changes by other programs and refused settings are logged."""
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self.boot_id = boot
@@ -277,7 +277,7 @@ class HostSettings:
         """Values written by other programs that have been logged already."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
-        """Containers that have a device's interrupts on their own CPUs, by interrupt."""
+        """Owners of interrupts: the containers on whose CPUs a device's interrupts are handled."""
         self.unavailable: Mapping[Setting, str] = {}
         """Reasons why requested settings don't have the requested value, by setting."""
         self.in_effect: Mapping[Setting, str] = {}
@@ -295,7 +295,7 @@ class HostSettings:
 
     @property
     def waits(self) -> bool:
-        """Return whether failed settings are tried again only at the next rescan."""
+        """Return whether failed settings wait for the next rescan before they are tried again."""
         return self._applied is not None
 
     def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:

@@ -44,9 +44,9 @@ MAX_MESSAGE_BYTES = 4 << 20
 """Maximum size of a received message: gRPC's default, which kubelet uses, too."""
 CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
-"""Time limit for the first connection. A plugin may register before it listens (kubelet: dial)."""
+"""Seconds to wait for the first connection. A plugin may register before it listens (kubelet: dial)."""
 GRACE_SECONDS = 300.0
-"""Time after which the resource of a disconnected plugin is forgotten (kubelet: endpointStopGracePeriod)."""
+"""Seconds after which the resource of a disconnected plugin is forgotten (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
 """Pause after each list of devices, as a multiple of the CPU time spent on the list. Even a plugin that sends lists all the time then uses

@@ -13,7 +13,7 @@ from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePlu
 T = TypeVar("T")
 
 KEPT_SECONDS = 600.0
-"""Time after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
+"""Seconds after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
 MOST_KEPT = 256
 """Maximum number of decisions with saved answers. If the limit is exceeded, the answers for the oldest decision are dropped."""
 

@@ -1,6 +1,6 @@
 """Counters of interrupts and softirqs on exclusive CPUs, by container.
 
-The serving thread reads the kernel's files during a scrape, at most once a second. On large machines these files are large, so they are
+The serving thread reads the kernel's files during a scrape, at most once a second. These files are large on large machines, so they are
 read only while a container has exclusive CPUs. A CPU's interrupts are counted from the first to the last scrape in which the same container
 has the CPU.
 """
@@ -67,7 +67,7 @@ class CpuCounters:
         )
         self._read_at = -_READ_AGAIN_SECONDS
         self._was_held = False
-        """Whether any container had exclusive CPUs at the last read. If none had, the files were not read."""
+        """Whether a container had exclusive CPUs at the last read. If not, the kernel's files were not read."""
 
     def follow(self, held: Held, claims: Claims) -> None:
         """Replace the containers' exclusive CPUs and device requests.

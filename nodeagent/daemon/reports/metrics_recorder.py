@@ -69,7 +69,7 @@ class MetricsRecorder:
         self._totals.add(started_deltas(node.managers, promises))
         self.pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
         self.counted: dict[Series, int] = {}
-        """Gauges that count pods and containers, summed over `pods`."""
+        """Values of the gauges that count pods and containers, summed over all pods in `pods`."""
         self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0

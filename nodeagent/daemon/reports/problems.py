@@ -113,7 +113,7 @@ def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
 
 
 def describe_waiting_units(state: NodeState) -> Iterator[str]:
-    """Describe pods that released their CPUs while their units were inactive, and that can't get CPUs again."""
+    """Describe pods that released their CPUs while their units were inactive, and for which there are now too few free CPUs."""
     for entry in state.conspicuous_entries():
         refusal = entry.idle_refusal
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:

@@ -122,7 +122,7 @@ class Publisher:
         self._undo.close()
 
     def listen(self) -> tuple[Problem, ...]:
-        """Open the socket of each service that has none yet, and return the problems. Failed services are tried again later."""
+        """Open the socket of each service whose socket isn't open yet, and return the problems. Failed services are tried again later."""
         for what, unopened in tuple(self._unopened.items()):
             try:
                 listener = listen(unopened.address, group=unopened.group, field=unopened.field)

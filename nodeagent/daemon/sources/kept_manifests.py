@@ -13,7 +13,7 @@ PARSED_MANIFESTS = "parsed_manifests"
 _MAX_BYTES = 64 << 20
 _PACKAGE = Path(__file__).parents[2]
 _PARSERS = ("core/model", "formats/manifest", "formats/syntax")
-"""Packages whose code determines how a manifest is parsed."""
+"""Packages whose code determines the result of parsing a manifest."""
 
 
 class KeptManifests:

@@ -41,7 +41,7 @@ class ManifestList:
         self._kept = kept
         left = {} if kept is None else kept.take()
         self._parsed = {name: _ParsedFile.of(name, content, documents) for name, (content, documents) in left.items()}
-        """Files as of the last read, or as parsed by an earlier agent process."""
+        """Parsed files as of the last read, or as an earlier agent process has left them."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
         """Result of the last read. None means that there was no read yet."""
@@ -160,7 +160,9 @@ class _OverdueFiles:
         self._clock = clock
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Files with other names than manifests, each with the time when it was first seen. Editors soon remove such temporary files."""
+        """Files whose names aren't names of manifests, each with the time when it was first seen. Editors soon remove such temporary
+        files.
+        """
         self._partial_since: float | None = None
         """Time since which all scans have been incomplete, because the directory kept changing. None means that the last scan was complete.
         """

@@ -30,7 +30,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import config_fields, config_text
 
 _STATE_DIRECTORY = re.compile(rb"""^stateDirectory:[ \t]*["']?(/[!-~]+?)["']?[ \t]*(?:#.*)?\r?$""", re.MULTILINE)
-"""The state directory in a file that isn't valid YAML."""
+"""Pattern of the field with the state directory. It is used for a file that isn't valid YAML."""
 _HEADER = "# last valid configuration of {}\n"
 
 
@@ -45,7 +45,7 @@ class ConfigFile:
         self.problem: Problem | None = None
         """Reason why the file's content isn't the configuration in use. None means that it is in use."""
         self.refused_at_seconds = 0.0
-        """Time since which the file is refused, in seconds since the epoch. 0 means that the file is valid."""
+        """Time at which the file was first refused, in seconds since the epoch. 0 means that the file is valid."""
 
     def load(self) -> NodeSetup:
         """Read the configuration at a start. If the file is invalid, read the last valid configuration instead.

@@ -1,7 +1,7 @@
 """Recovery at a start: use the saved state, adapt it to a changed node, or rebuild it from running pods.
 
 Files in the state directory can't prevent a start: unusable files are reported and set aside, and changed allocations are reported. Only
-`stateRecovery: strict` refuses to start, like kubelet.
+with `stateRecovery: strict` does the agent refuse to start, like kubelet.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -343,7 +343,7 @@ def log_recovery(recovery: Recovery, log: Log) -> None:
 
 
 def log_refusal(entry: PodEntry, log: Log) -> None:
-    """Log the refusal of a pod that was refused outside of a turn."""
+    """Log the refusal of a pod that was refused at the agent's start, outside of a turn."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
         log.warning(EventKind.POD_REFUSED, **pod_fields(entry.pod), **fields)

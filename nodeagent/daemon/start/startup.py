@@ -1,4 +1,4 @@
-"""File names and exit status of a start, and the reading of the configuration file."""
+"""Names and functions for a start that commands use, too: file names, the exit status, and reading the configuration file."""
 
 import re
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def read_config_text(
     """Read the text of the configuration. `read` returns the content of a file of at most a given size, or None if the file doesn't exist.
 
     Raises:
-        StartError: the file is missing, can't be read, or has no field. A crash or a full disk may leave an empty file.
+        StartError: the file is missing, can't be read, or contains no field. A crash or a full disk may leave such an empty file.
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)

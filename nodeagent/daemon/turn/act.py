@@ -1,4 +1,6 @@
-"""Act: let each domain finish the turn, start and signal processes, forget ended runs, and move main processes back into their cgroups."""
+"""Act: let each domain finish the turn, start and signal processes, have the launcher forget ended runs, and move main processes back into
+their cgroups.
+"""
 
 from functools import partial
 

@@ -41,7 +41,9 @@ class ClaimStatuses:
         """
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
-        """Write the status documents of all allocated claims, and remove all other files. Return the problems, one for each cause."""
+        """Write the status documents of all allocated claims, and remove all other files. Return the problems, one for each cause of
+        failure.
+        """
         wanted: dict[str, bytes] = {}
         if list_claim_owners(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims

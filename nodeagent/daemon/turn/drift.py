@@ -1,4 +1,4 @@
-"""Drift: cgroup files that other programs have changed. Drift is detected by the changes that correct it."""
+"""Drift: cgroup files that other programs have changed. The agent finds drift by the changes that it needs to correct the files."""
 
 from collections.abc import Mapping
 

@@ -46,7 +46,7 @@ class ExecutionResult(Struct, frozen=True):
     held_back: tuple[Change, ...]
     """Changes that were not tried because a change on which they depend has failed.
 
-    Such a failure leaves CPUs occupied, a cgroup missing or not removed, or a limit too high.
+    Such a failure leaves CPUs occupied, leaves a cgroup missing or unremoved, or leaves a limit too high.
     """
     ready: frozenset[str]
     """Leaf cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""

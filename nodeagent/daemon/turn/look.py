@@ -116,7 +116,8 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
 def _observe_domains(
     edges: Edges, memory: TurnMemory, domain_input: DomainInput
 ) -> tuple[TurnMemory, DomainView | Problem]:
-    """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. Equal observations stay the same object.
+    """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. If an observation is equal to the
+    previous one, the same object is returned.
 
     systemd alone creates the pods' cgroup (D9).
     """

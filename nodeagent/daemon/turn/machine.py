@@ -58,7 +58,7 @@ class Machine:
 
 
 def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
-    """Adapt a node to a changed topology. Running pods follow the topology even if the configuration doesn't fit it."""
+    """Adapt a node to a changed topology. Running pods adapt, too, even if the configuration doesn't fit the topology."""
     found = on_machine(node.config, topology, node.reserved)
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 

@@ -105,9 +105,9 @@ class TurnMemory(Struct, frozen=True):
     signalled: frozenset[str] = frozenset()
     """IDs of the stopping runs whose processes got SIGTERM."""
     asked: frozenset[str] = frozenset()
-    """IDs of the stopping runs to which SIGTERM was sent or could not be sent. In both cases, SIGKILL follows after the grace period."""
+    """IDs of the stopping runs for which SIGTERM was tried, with or without success. SIGKILL follows after the grace period."""
     conditions: tuple[str, ...] = ()
-    """Remaining problems of the last complete turn, except failures."""
+    """Problems that remain after the last complete turn, except failures."""
     misplaced_problem: str = ""
     """Problem with main processes outside their containers' cgroups. Empty means that there is no such process."""
     has_reconciled: bool = False

@@ -38,7 +38,7 @@ class Placements:
         self._known: dict[str, ContainerPlacement | None] | None = None
         """Placement by file, or None for a file with other content. The attribute is None until the files have been read."""
         self._by_pod: dict[str, list[str]] | None = None
-        """Names of these files by pod. None means that they may have changed since the last check."""
+        """Names of the known files by pod. None means that the names may have changed since the last check."""
 
     def check(self, part: float) -> bool:
         """Return whether the placement files are as written, and no file is missing or foreign. `part` is the fraction of the pods to
@@ -74,7 +74,7 @@ class Placements:
         If `placed` has no placement for a container, its file isn't changed.
 
         Returns:
-            Problems, one for each cause. The next turn tries again.
+            Problems, one for each cause of failure. The next turn tries the failed files again.
         """
         self._by_pod = None
         wanted: dict[str, ContainerPlacement | None] = {}

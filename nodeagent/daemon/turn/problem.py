@@ -16,7 +16,7 @@ _KINDS = {CgroupError: ProblemKind.CGROUP, LauncherError: ProblemKind.LAUNCHER, 
 
 
 class Problem(str):
-    """Text of a failure. Two problems with equal texts are the same problem."""
+    """A failure as text for users. Two problems with equal texts are the same problem."""
 
     __slots__ = ("kind", "log_fields")
     kind: ProblemKind

@@ -145,7 +145,7 @@ class Reporter(Struct, frozen=True):
         pause_seconds: float,
         began: float,
     ) -> TurnReport:
-        """Log each problem once while it lasts, and publish the view."""
+        """Log each problem when it first occurs, and publish the view."""
         edges, state, known = self.edges, memory.state, memory.reported
         for domain in edges.domains:
             self.metrics.count_domain(domain.count())

@@ -57,7 +57,7 @@ class Runner:
     ) -> None:
         self._client = client
         self._prepare = prepare
-        """Function that has device plugins prepare a container's devices. None means success."""
+        """Function that has device plugins prepare a container's devices. Its result is None on success."""
         self._token = ""
         """Token in the launcher's last answer. By the token, the launcher knows which changes the agent has already received."""
         self._listed: Mapping[str, Run] = {}

@@ -26,7 +26,7 @@ def sync_files(
         alive: function called before each write and removal.
 
     Returns:
-        Problems, one for each cause. The next turn tries again.
+        Problems, one for each cause of failure. The next turn tries the failed files again.
     """
     failed: dict[int | None, Problem] = {}
     for name in sorted(held.keys() - wanted.keys()):

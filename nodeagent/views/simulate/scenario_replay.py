@@ -333,7 +333,7 @@ def encode_memory_file(managers: Managers, promises: Promises) -> str:
 
 
 def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
-    """Decode both files in the format of the configured versions."""
+    """Decode the texts of cpu_manager_state and memory_manager_state in the format of the configured versions."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is not Errata.KUBELET_1_36
     initial = dict(scenario.initial_containers)

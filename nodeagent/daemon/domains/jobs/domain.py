@@ -1,4 +1,4 @@
-"""Domain of jobs. A job's pod consists of a process that requests CPUs and that the agent moves into a cgroup."""
+"""Domain of jobs. The pod of a job consists of a process that requests CPUs, and which the agent moves into a cgroup."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

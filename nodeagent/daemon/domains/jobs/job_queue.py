@@ -27,7 +27,7 @@ MOST_EXPECTED = 40
 
 
 class _Expectations(Struct, frozen=True):
-    """Expected starts of jobs, and the state, records and reservations from which these starts were computed."""
+    """Expected starts of jobs, together with the state, records and reservations from which they were computed."""
 
     state: NodeState
     records: tuple[JobRecord, ...]
@@ -41,7 +41,7 @@ class _Expectations(Struct, frozen=True):
 
 
 class JobQueue:
-    """Answers about the queue. A separate thread computes them, one at a time, and only after a change."""
+    """Answers to requests about the queue. A separate thread computes the answers, one at a time, and only after a change."""
 
     def __init__(self, jobs: Jobs, agent: Agent) -> None:
         self._jobs = jobs

@@ -251,7 +251,7 @@ class JobRequests:
 
     @contextmanager
     def take_place(self, peer: Peer) -> Iterator[None]:
-        """Count a waiting request of this user while the `with` block runs.
+        """Count a waiting request of this user for as long as the `with` block runs.
 
         Raises:
             JobRequestError: too many requests are waiting.
@@ -380,7 +380,9 @@ class JobRequests:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _check_reservation(self, pod: Pod, user: int, reservation: str) -> None:
-        """Raise JobRequestError if the user may not run the pod in this reservation. An empty name means that no reservation is used."""
+        """Raise JobRequestError if the user may not run the pod in this reservation. An empty name means that the job uses no
+        reservation.
+        """
         excess = self.find_reservation(reservation, user).find_excess((), pod) if reservation else None
         if excess is not None:
             raise JobRequestError(excess, hint="request less, or make a larger reservation")

@@ -66,7 +66,7 @@ class _Job(Struct, eq=False):
 
 
 class EndedJob(Struct, frozen=True):
-    """A job whose cgroup still exists, and whose session had a terminal."""
+    """A job that has ended, whose cgroup still exists, and whose session had a terminal."""
 
     pod: Pod
     path: str
@@ -93,7 +93,7 @@ class ProcessTaker(Protocol):
 
 
 def job_directory(config: Config) -> str:
-    """Return the directory of the job records, which is empty after a boot."""
+    """Return the directory of the job records. A reboot empties this directory."""
     return f"{config.runtime_directory}/jobs"
 
 
@@ -275,7 +275,7 @@ class Jobs:
     def look(self, *, rescan: bool) -> PodSource:
         """Return the jobs whose owners still run and whose time isn't over.
 
-        Every call checks all jobs, because a new job may wait for the CPUs of an ended one.
+        Every call checks all jobs, because a new job may be waiting for the CPUs of a job that has just ended.
         """
         with self._lock:
             if self._jobs is None or rescan:

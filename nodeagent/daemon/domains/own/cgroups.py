@@ -33,7 +33,7 @@ class SourceReader(Protocol):
 
 
 class OwnDomain(PassiveDomain):
-    """The agent's own domain. The turn itself starts and signals the processes of these pods."""
+    """The agent's own domain. This class starts and signals no processes, because the turn itself does so."""
 
     name = OWN
 

@@ -31,11 +31,11 @@ _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
 _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
-"""Calls that need a decision on the pod. Before the decision, kubelet is asked about the pod."""
+"""Calls that need a decision on a pod. Before the decision, the connection's thread asks kubelet about the pod."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Part of the runtime's timeout that is reserved for the decision after kubelet's answer."""
 PLUGIN_SECONDS = 0.5
-"""Time for which a message waits for answers of device plugins. Meanwhile, the runtime makes no other call."""
+"""Seconds for which a message waits for answers of device plugins. During this wait, the runtime makes no other call."""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
@@ -52,7 +52,7 @@ class Message(Struct, frozen=True, eq=False):
 
     @property
     def is_event(self) -> bool:
-        """Return whether the message reports a past event, which can't be denied if the turn can't be saved."""
+        """Return whether the message reports a past event. Such an event can't be denied if the turn can't be saved."""
         return not isinstance(self.content, Call) or self.content.event not in _ANSWERED
 
     def set_answer(self, value: Response | Denial) -> None:
@@ -88,7 +88,7 @@ class LinkState(Struct, frozen=True):
     is_look_due: bool = False
     """Whether the next push lists the containers again.
 
-    A container made during Synchronize may be missing from its list and from later calls (containerd #13698).
+    A container that is created during Synchronize may be missing from the runtime's list and from later calls (containerd #13698).
     """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()

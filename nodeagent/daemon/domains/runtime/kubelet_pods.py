@@ -25,9 +25,9 @@ KUBELET = GrpcServerKind(
     hint_if_late="it may be stopped or overloaded: `systemctl status kubelet`",
 )
 PATIENCE_SECONDS = 0.25
-"""Time limit for a request about one pod. kubelet answers from memory, within milliseconds."""
+"""Seconds to wait for an answer about one pod. kubelet answers from memory, within milliseconds."""
 OF_ALL_SECONDS = 1.0
-"""Time limit for a request about all pods, when the runtime connects."""
+"""Seconds to wait for the answers about all pods, when the runtime connects."""
 _PAUSE_SECONDS = 5.0
 """Pause after a timeout of kubelet. Without the pause, every new container would wait for another timeout."""
 _ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
@@ -66,7 +66,9 @@ class PodsApi:
             load_h2()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return kubelet's answers about pods, as many as arrive before the monotonic time `until`. Pods unknown to kubelet are missing."""
+        """Return kubelet's answers about pods, as far as they arrive before the monotonic time `until`. Pods that kubelet doesn't know are
+        missing.
+        """
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:

@@ -18,7 +18,7 @@ _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 100
 _SECONDS = 10.0
-"""Time limit for the whole connection. The runtime may wait for other plugins for 5 s."""
+"""Time limit for the whole connection in seconds. The runtime may first wait 5 s for other plugins."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 """Pod UID that is not used by any pod, for a test request to kubelet."""

@@ -21,7 +21,7 @@ The pauses are short, because meanwhile the runtime starts containers unpinned. 
 class RuntimeLink:
     """Plugin connection that is renewed whenever it is lost, in a separate thread.
 
-    `on_lost` is called in that thread with the error and the seconds until the next attempt. `pause` waits for these seconds, or until
+    `on_lost` is called in this thread, with the error and the seconds until the next attempt. `pause` waits for these seconds, or until
     `close`.
     """
 

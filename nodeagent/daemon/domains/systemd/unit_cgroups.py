@@ -74,8 +74,8 @@ def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
 class UnitCgroups:
     """Reader and writer of unit cgroups, for the deciding thread or a command.
 
-    `recorded` returns the original settings of units, from before the agent's first change. A change must be visible in the cgroup within
-    `patience_seconds`.
+    `recorded` returns the original settings of units, as they were before the agent's first change. A change must be visible in the cgroup
+    within `patience_seconds`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class UnitCgroups:
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
-        """Return the cgroup of each unit, below the cgroup root, as of the last read."""
+        """Return the cgroup of each unit as a path below the cgroup root, according to the last read."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
@@ -197,8 +197,8 @@ class UnitCgroups:
     def _restrict(self, unit: str, wanted: UnitSettings) -> None:
         """Set a unit's properties, and wait until the cgroup has these values.
 
-        The properties aren't set while the parent cgroup has none of the wanted CPUs or nodes. Otherwise, the kernel would grant the unit
-        all CPUs or nodes of the parent, which may be allocated to others.
+        The properties aren't set while the parent cgroup has none of the wanted CPUs or nodes. In that case the kernel would grant the unit
+        all CPUs or nodes of the parent, which may be allocated to other pods.
         """
         hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
         cgroup = self._known[unit].cgroup

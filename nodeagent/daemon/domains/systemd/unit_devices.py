@@ -39,15 +39,15 @@ class RuleKeeper(Protocol):
     """Interface through which the device rules of systemd's units are read and changed."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
-        """Return a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""
+        """Return a unit's device rules. Raises UnitsError, also if there is no answer until the time `until`."""
         ...
 
     def set(self, unit: str, rules: Rules, until: float, /) -> None:
-        """Replace a unit's device rules. Raises UnitsError, also if the answer doesn't come before the time `until`."""
+        """Replace a unit's device rules. Raises UnitsError, also if there is no answer until the time `until`."""
         ...
 
     def keeps(self, unit: str, /) -> bool:
-        """Return whether an unloaded unit gets its rules again when systemd loads it."""
+        """Return whether a unit that isn't loaded gets its rules again when systemd loads it."""
         ...
 
 

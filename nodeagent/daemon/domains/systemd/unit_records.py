@@ -13,7 +13,7 @@ from nodeagent.formats.kernel.unit_properties import format_unit_record, parse_u
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
-"""Directory of the added device rules, next to the records. It exists once a unit has had allocated devices."""
+"""Directory of the records of added device rules, next to the records of settings. It exists once devices have been allocated to a unit."""
 
 
 class UnitRecords:

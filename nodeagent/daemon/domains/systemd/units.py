@@ -41,14 +41,14 @@ class SystemdDomain(PassiveDomain):
         self._left: frozenset[str] = frozenset()
         """Paths of units whose settings must be restored because pods no longer pin these units."""
         self._unclear: frozenset[str] = frozenset()
-        """Paths of units that pods with unreadable manifests may pin."""
+        """Paths of the units that may be pinned by pods whose manifests can't be read."""
         self._unclear_cpus: Mapping[str, CpuSet] = {}
         """CPUs of the units in `_unclear`, by unit name."""
         self._rescan = False
         self._entries: tuple[PodEntry, ...] = ()
         self._sources: tuple[PodSource, ...] = ()
         self._paths: frozenset[str] = frozenset()
-        """Paths of the pinned units, as computed for the last pod entries and sources."""
+        """Paths of the pinned units, computed from the last pod entries and sources."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - manifests pin units
         self._rescan = rescan
