@@ -115,7 +115,7 @@ def _run_words(words: list[str]) -> int:
 
 @contextmanager
 def flushing_output() -> Iterator[None]:
-    """Flush all output at the end, also after `--help` and after an error."""
+    """After the command, flush all output, also after `--help` and after an error."""
     try:
         try:
             yield

@@ -119,7 +119,7 @@ def _format_bold(text: str) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """Escape a line, because its beginning could be read as a request of man(7)."""
+    """Escape the beginning of a line that man(7) could read as a request."""
     escaped = _escape(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

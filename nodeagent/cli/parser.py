@@ -52,7 +52,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice. For an unknown choice, suggest the nearest one instead of listing all choices."""
+        """Check a choice. The error for an unknown choice suggests the most similar choice instead of listing all choices."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import suggest_nearest
 

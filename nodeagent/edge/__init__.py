@@ -1,4 +1,4 @@
-"""Access to things outside the program, one thing per module: /sys, cgroups, files, sockets, systemd, kernel events.
+"""Access to everything outside the program: /sys, cgroups, files, sockets, systemd, kernel events. Each module accesses one of these.
 
 Edges make no decisions and don't log.
 """

@@ -1,8 +1,8 @@
 """`nodeagent completion`: prints a shell's completion script, and answers the queries of the script.
 
-At each TAB, the scripts ask `nodeagent completion words -- WORD…` for replacements of the last word. The first line of the answer is the
-kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line contains a
-word, a tab and the meaning of the word.
+At each TAB, the scripts run `nodeagent completion words -- WORD…`, which prints replacements of the last word. The first line of the answer
+is the kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line
+contains a word, a tab and the meaning of the word.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def _find_kind(metavar: str) -> str:
 
 
 def _complete_pod(current: str, given: Mapping[str, str]) -> Candidates:
-    """Complete the shortest unique name of a pod. If no such name matches, complete the full name (namespace/name)."""
+    """Complete the shortest unique name of a pod. If no short name matches, complete the full name (namespace/name)."""
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

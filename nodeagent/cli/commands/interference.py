@@ -1,4 +1,4 @@
-"""`nodeagent interference`: counts the tasks and interrupts on exclusive CPUs that don't belong to the CPUs' owner."""
+"""`nodeagent interference`: counts foreign tasks and interrupts on exclusive CPUs. These don't belong to the owner of the CPUs."""
 
 import argparse
 import signal

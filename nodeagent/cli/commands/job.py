@@ -33,7 +33,7 @@ limit of 253 characters.
 
 
 _ASK_AGAIN_SECONDS = 0.5
-"""Time between two attempts to reach an agent that restarts while a job waits."""
+"""Seconds between two attempts to reach an agent that restarts while a job waits."""
 
 
 class JobError(NodeAgentError):
@@ -404,7 +404,7 @@ def _check_report_files(path: str, repeats: int) -> None:
 
 
 def _read_threads(text: str) -> str:
-    """Return the setting for the number of threads.
+    """Return the setting of idle siblings for the number of threads per core, `1` or `all`.
 
     Raises:
         argparse.ArgumentTypeError: the text is neither 1 nor all.
@@ -418,7 +418,7 @@ def _read_threads(text: str) -> str:
 
 
 def _read_scheduler(text: str) -> tuple[str, str]:
-    """Return the setting for the scheduling policy.
+    """Return the setting for the scheduling policy, as a pair of its name and value.
 
     Raises:
         argparse.ArgumentTypeError: there is no such policy.
@@ -433,7 +433,7 @@ def _read_scheduler(text: str) -> tuple[str, str]:
 
 
 def _read_nice(text: str) -> tuple[str, int]:
-    """Return the setting for the nice value.
+    """Return the setting for the nice value, as a pair of its name and value.
 
     Raises:
         argparse.ArgumentTypeError: the text is not a nice value.
@@ -478,7 +478,7 @@ def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> An
 
 
 def _generate_name(command: str) -> str:
-    """Generate the name of the pod from the command and the ID of this process, which is also the ID of the command."""
+    """Generate the name of the pod from the command's name and the ID of this process. The command keeps this process ID."""
     name = os.path.basename(command).lower()  # noqa: PTH119 - a word
     stem = "-".join("".join(c if c in _OF_NAMES else " " for c in name).split())[:_LONGEST_STEM].strip("-")
     return f"{stem or 'job'}-{os.getpid()}"

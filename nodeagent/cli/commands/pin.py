@@ -111,7 +111,7 @@ def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _find_main_name(options: argparse.Namespace) -> str:
-    """Return the unit's main name if systemd knows the unit, and else the given name.
+    """Return the unit's main name if systemd knows the unit, or else the given name.
 
     Raises:
         PinError: systemd doesn't know the unit, and --allow-missing isn't given.

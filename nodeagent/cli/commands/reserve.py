@@ -1,4 +1,6 @@
-"""`nodeagent reserve`: reserves CPUs and memory for the jobs of one user during a time, lists reservations, or cancels a reservation."""
+"""`nodeagent reserve`: reserves CPUs and memory for the jobs of one user in a certain period, lists reservations, or cancels a
+reservation.
+"""
 
 import argparse
 import sys

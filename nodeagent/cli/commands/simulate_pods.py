@@ -36,7 +36,7 @@ class SimulateError(NodeAgentError):
 
 
 def simulate_pods(options: argparse.Namespace) -> tuple[str, int]:
-    """Return the text of the outcome, and the exit status.
+    """Simulate the decisions on the pods. Return the text of the outcome, and the exit status.
 
     Raises:
         NodeAgentError: manifests, machine or configuration can't be read, or there is no pod to decide on.

@@ -22,7 +22,7 @@ from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySetting
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _FIRST_SECONDS = 0.25
-"""Time over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
+"""Seconds over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
 _LEAST_PAUSE_SECONDS = 0.1
 """Shortest pause between two refreshes, in seconds. Keys are read during the pause, which is therefore kept even if refreshes are slow."""
 

@@ -7,9 +7,7 @@ EXIT_WRONG = 2
 EXIT_AWAY = 3
 EXIT_REFUSED = 4
 EXIT_USAGE = 64
-"""Exit status for wrong arguments (EX_USAGE of sysexits.h). The status 2 of argparse has another meaning here: something is wrong on the
-node.
-"""
+"""Exit status for wrong arguments (EX_USAGE of sysexits.h). argparse uses 2, which here means that something is wrong on the node."""
 
 OUTCOMES = {
     0: "done, and everything is as it should be",
@@ -19,7 +17,7 @@ OUTCOMES = {
     EXIT_REFUSED: "a pod was refused, or would be refused",
     EXIT_USAGE: "wrong arguments",
 }
-"""Kinds of outcomes by exit status. `run`, `exec` and `job` also use other statuses."""
+"""Meaning of each exit status. `run`, `exec` and `job` also use other statuses."""
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
 """Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""

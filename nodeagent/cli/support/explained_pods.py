@@ -1,4 +1,4 @@
-"""Explanation of a tried decision, with the changes that would admit a refused pod."""
+"""Explanation of a trial decision, with the changes that would admit a refused pod."""
 
 from collections.abc import Callable
 

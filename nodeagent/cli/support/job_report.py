@@ -1,7 +1,7 @@
-"""The report of a job. A process outside of the job observes it, so that nothing else runs on the job's CPUs.
+"""The report of a job. A process outside of the job observes the job, so that only the command runs on the job's CPUs.
 
 The calling process stays the job's owner and sleeps until its child, the command, has ended. The job's cgroup therefore exists until the
-report is written, and the end of the owner ends the job.
+report is written, and the job ends with its owner.
 
 The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once the counters are
 running, and with the first letter of each run's verdict. An observer that only writes a line answers once.

@@ -132,7 +132,7 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on exactly this pod. For a refused change, the result is a separate entry."""
+    """Return the decision on exactly this pod. For a refused change, return a separate entry with the changed pod."""
     if entry is None or entry.deleting_since_ms is not None or entry.is_undecided:
         return None
     if _is_same(entry.pod, pod):
@@ -144,7 +144,7 @@ def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
-    """Compare two pods without their variables, which the agent doesn't report because they may be secret."""
+    """Compare two pods, except their environment variables. The agent doesn't report these variables, because they may be secret."""
     return without_variables(one) == without_variables(other)
 
 
@@ -349,7 +349,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
 
 
 def _find_installed_file(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
-    """Find the installed file with the pods of a manifest. None means that none of the files contains any of these pods."""
+    """Find the installed file that contains the pods of a manifest. None means that no file contains any of these pods."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
     holders = [old for old in held if old.names & names]

@@ -23,7 +23,7 @@ from nodeagent.views.apply.document import AppliedPod
 from nodeagent.views.release_text import find_longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
-"""The first and the longest pause between requests. The agent lists all pods for each request."""
+"""The shortest and the longest pause between requests, in seconds. Pauses are needed because the agent lists all pods for each request."""
 
 
 class WaitError(NodeAgentError):
@@ -31,7 +31,7 @@ class WaitError(NodeAgentError):
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
-    """Refuse to wait if the agent isn't running.
+    """Raise an error if the agent isn't running, because there would be nothing to wait for.
 
     Raises:
         AgentAwayError: the agent isn't running.

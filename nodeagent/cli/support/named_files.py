@@ -47,7 +47,7 @@ def find_file_type(path: str) -> int | None:
 
 
 def is_absent(path: str) -> bool:
-    """Tell whether a file certainly doesn't exist. A path without permission to access it counts as existing."""
+    """Tell whether a file certainly doesn't exist. A path that the user may not access counts as existing."""
     try:
         Path(path).stat()
     except OSError as err:
@@ -154,7 +154,7 @@ def is_pipe(path: str) -> bool:
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
-    """Read a NamedFile, which may be a pipe, or any other path as a regular file."""
+    """Read a NamedFile, which may be a pipe. Read any other path as a regular file."""
     if isinstance(path, NamedFile):
         return path.read(max_bytes)
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)

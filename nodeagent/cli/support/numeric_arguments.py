@@ -83,7 +83,7 @@ def begin_of_span(text: str) -> datetime:
 
 
 def amount(text: str) -> str:
-    """Return the text of a quantity above 0 unchanged.
+    """Check a quantity above 0, and return its text unchanged.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a quantity.

@@ -1,5 +1,5 @@
-"""Change of this process to another user, for `job --user`. From root, the command inherits only the standard streams and the working
-directory.
+"""Change of this process to another user, for `job --user`. If root calls it, the command inherits only the standard streams and the
+working directory.
 """
 
 import fcntl

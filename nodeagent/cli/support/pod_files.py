@@ -125,7 +125,7 @@ def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") 
 
 
 def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
-    """Resolve claims that these files don't define with the installed manifests. Unreadable manifests are skipped."""
+    """Resolve the claims that the files don't define themselves. The installed manifests are searched; unreadable manifests are skipped."""
     if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
         return tuple(files)
     try:

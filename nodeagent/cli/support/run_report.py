@@ -121,7 +121,7 @@ class ReportedRuns:
 
         Args:
             begun: function called once all counters are running.
-            await_end: function that waits for at most some seconds, and returns the result of the command once it has ended.
+            await_end: function that waits for at most the given seconds, and returns the result of the command once it has ended.
         """
         with ExitStack() as counting:
             find_others = self._begin_others(counting)

@@ -72,7 +72,7 @@ class Terminal:
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[str], reverse: int | None = None) -> None:
-        """Draw lines on the screen in one write, without blanking it first. The line with the number `reverse` is shown reversed."""
+        """Draw lines on the screen in one write, without clearing the screen first. The line with the index `reverse` is shown reversed."""
         shown = [f"\x1b[7m{line}\x1b[m" if number == reverse else line for number, line in enumerate(lines)]
         _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
 

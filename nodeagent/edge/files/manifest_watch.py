@@ -55,7 +55,7 @@ class ManifestWatchError(NodeAgentError):
 
 
 class ManifestWatch:
-    """Watch of the directory, and of its parent, where the directory may be created or removed.
+    """Watch of the directory and of its parent, because the directory may be created or removed.
 
     Args:
         directory: absolute path of the directory, which need not exist.
@@ -97,7 +97,7 @@ class ManifestWatch:
         return self._watch(self._directory)
 
     def take_changed(self) -> frozenset[str] | None:
-        """Return the names of the files with a change since the last call. None means that any file may have changed."""
+        """Return the names of the files that have changed since the last call. None means that any file may have changed."""
         is_known = self._directory in self._watches and not self._is_new
         self._is_new = False
         names = [self._changed.popleft() for _ in range(len(self._changed))]

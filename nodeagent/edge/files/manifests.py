@@ -87,7 +87,7 @@ class ManifestFile(Struct, frozen=True):
 
     name: str
     content: bytes | None
-    """Content of the file. None means that the file can't be read now. Its pods then stay unchanged."""
+    """Content of the file. None means that the file can't be read now, so that its pods stay unchanged."""
     problem: str | None = None
     """Reason why the content is missing, with the file's path."""
     being_written: bool = False
@@ -122,7 +122,7 @@ class KnownManifests(Struct):
     uncertain: set[str] = field(default_factory=set)
     """Names of the files that are read at every scan."""
     version: tuple[int, int] | None = None
-    """The directory's ctime and inode as of the last complete scan. None means that another complete scan is needed."""
+    """The directory's ctime and inode at the last complete scan. None means that another complete scan is needed."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
@@ -435,8 +435,8 @@ def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> Manifest
 def _hold_lease(file: int) -> Iterator[bool]:
     """Take a read lease (fcntl(2), F_SETLEASE). Yield False if a process has the file open for writing.
 
-    A later writer waits until the lease is released, so that a half-written file is never read. Without leases (network file systems, files
-    of other users) the file counts as complete.
+    A later writer waits until the lease is released, so that a half-written file is never read. If leases aren't possible (network file
+    systems, files of other users), the file counts as complete.
     """
     try:
         # The kernel announces a waiting writer by a signal. SIGIO would end the process; SIGURG is ignored by default.

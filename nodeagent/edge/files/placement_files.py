@@ -70,7 +70,7 @@ class PlacementFiles:
     def read(self, pods: Collection[str] | None = None) -> dict[str, bytes | None]:
         """Return the content of each file by its path in the directory.
 
-        A path that `write` didn't create, and an empty directory, have None instead of a content.
+        The content is None for a path that `write` didn't create, and for an empty directory.
 
         Args:
             pods: the pods whose files are read. None means all pods.

@@ -54,7 +54,9 @@ def _make_error(verb: str, path: str, err: OSError, hint: str | None = None) -> 
 
 
 def temporary_path(path: str) -> str:
-    """Return the path of the temporary file for writing `path`. The name is fixed, so that the next write removes a leftover file."""
+    """Return the path of the temporary file with which `path` is replaced. The name is always the same, so that the next write removes a
+    leftover file.
+    """
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.new"
 

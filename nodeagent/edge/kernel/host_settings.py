@@ -37,7 +37,7 @@ class HostSettingsFiles:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._nodes: dict[str, tuple[int, str]] = {}
-        """NUMA node of each interrupt's device, by interrupt number, with the inode that identifies this instance of the interrupt."""
+        """NUMA node of each interrupt's device, by interrupt number. An inode number identifies the instance of the interrupt."""
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
         """Read the changeable settings of these kinds. Settings that disappear meanwhile are left out.
@@ -255,7 +255,7 @@ def _read_text(path: str) -> str:
 
 
 def _read_with_mode(path: str) -> tuple[int, str]:
-    """Read a file with one line, and its mode bits. The kernel returns at most a page of a long CPU list in one read."""
+    """Return the mode bits and the text of a file with one line. The kernel returns at most a page of a long CPU list in one read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         mode, text = os.fstat(descriptor).st_mode, b""

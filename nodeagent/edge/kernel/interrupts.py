@@ -63,7 +63,9 @@ def read_softirq_counters(root: Path = Path("/")) -> bytes | None:
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Return whether the kernel forbids moving an interrupt. Older kernels don't show this, so the result is always False there."""
+    """Return whether the kernel forbids moving an interrupt. Older kernels don't show whether it does, so the result is then always
+    False.
+    """
     with suppress(OSError):
         return not (root / f"proc/irq/{number}/smp_affinity").stat().st_mode & WRITABLE
     return False

@@ -49,7 +49,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Keep interrupts off exactly these CPUs, from irqbalance's next scan on. Do nothing if irqbalance doesn't run.
+    """Have irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing if irqbalance doesn't run.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -65,9 +65,9 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Exclude exactly these interrupts from balancing, from irqbalance's next scan on. Do nothing if irqbalance doesn't run.
+    """Have irqbalance exclude exactly these interrupts from balancing, from its next scan on. Do nothing if irqbalance doesn't run.
 
-    The request replaces the interrupts that irqbalance's command line excludes (--banirq), so it must include these interrupts.
+    The request replaces the interrupts that irqbalance's command line excludes (--banirq), so `irqs` must include these interrupts.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -83,7 +83,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Restore irqbalance's own configuration, from its next scan on. Do nothing if irqbalance doesn't run.
+    """Have irqbalance use its own configuration again, from its next scan on. Do nothing if irqbalance doesn't run.
 
     Raises:
         IrqbalanceError: the call failed.

@@ -1,4 +1,4 @@
-"""Reader of the kernel's files for a report on one run of a command: files of the job's cgroup, of its CPUs and of the node."""
+"""Reader of the kernel files for a report on one run of a command. The files concern the job's cgroup, its CPUs and the node."""
 
 import os
 import time

@@ -52,7 +52,7 @@ def read_devices(root: str = "/") -> SysfsSample:
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read all files that discovery needs, without a CPU hotplug event in between.
+    """Read all files that discovery needs. The files are read again if a CPU was added or removed meanwhile.
 
     Raises:
         SysfsError: a file can't be read or isn't a regular file, or the machine kept changing.

@@ -9,7 +9,7 @@ from nodeagent.formats.kernel.pressure import PRESSURES
 
 
 class UsageText(Struct, frozen=True):
-    """Texts of two cgroup files. None means that a file can't be read, for instance because its controller is off."""
+    """Texts of two cgroup files. None means that the file can't be read, for instance because its controller is off."""
 
     cpu_stat: str | None
     numa_stat: str | None

@@ -1,1 +1,1 @@
-"""Output that the agent makes about itself: the metrics endpoint and the journal."""
+"""Ways in which the agent publishes information about itself: the metrics endpoint and the journal."""

@@ -87,7 +87,7 @@ class BoundedCode:
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Renew the plugin's time limit for a turn. `alive` is called after each answer."""
+        """Start another turn's time limit for the plugin. `alive` is called after each answer."""
         self._left, self._alive = self._turn_seconds, alive
 
     def ask(self, point: str, *question: object) -> object:

@@ -121,7 +121,7 @@ def read_last_runs() -> dict[int, LastRun]:
 
 
 def leave_cpus(cpus: CpuSet) -> None:
-    """Remove CPUs from the affinity of this process, unless its affinity would then be empty."""
+    """Remove CPUs from the affinity of this process. If no CPU would be left, the affinity stays unchanged."""
     others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus
     if others:
         os.sched_setaffinity(0, others)

@@ -1,4 +1,4 @@
-"""Processes that own jobs. Each is identified by a pidfd, because the kernel can reuse its pid for another process."""
+"""Processes that own jobs. Each process is identified by a pidfd, because the kernel can reuse its pid for another process."""
 
 import os
 import select
@@ -136,7 +136,7 @@ class OwnerWatch:
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def renew_time(self) -> None:
-        """Have `follow` call `seconds_left` again, because the next time may have changed."""
+        """Have `follow` call `seconds_left` again, because the next set time may have changed."""
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:

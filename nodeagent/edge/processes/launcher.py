@@ -140,7 +140,7 @@ class LauncherClient:
         """Write host settings, which the agent itself may only read.
 
         Args:
-            writes: absolute path and content of each file.
+            writes: the files to write, as pairs of absolute path and content.
 
         Returns:
             The error of each write. None means that the write succeeded.

@@ -16,7 +16,7 @@ def find_group_id(name: str) -> int | None:
 def is_member(user: int, group: str) -> bool:
     """Return whether a user ID is in the user database and belongs to a group.
 
-    A process's own groups don't show this, because subordinate IDs of a user namespace (subuid(5)) keep the groups but aren't in the
+    The groups of a process don't answer this question. Subordinate IDs of a user namespace (subuid(5)) keep the groups, but aren't in the
     database.
     """
     try:

@@ -83,9 +83,9 @@ class Answered(Struct, frozen=True):
     method: str | None
     """Name of the called method. None means that NRI has no such method."""
     took_seconds: float
-    """Time in seconds from the receipt of the call to the end of writing the answer."""
+    """Seconds from the receipt of the call until the answer was written."""
     left_seconds: float
-    """Time left before the runtime's timeout. A negative time means that the runtime has given up and drops the plugin."""
+    """Seconds that were left before the runtime's timeout. A negative number means that the runtime has given up and drops the plugin."""
     code: int
     """Status of the answer (TtrpcCode)."""
 
@@ -105,7 +105,7 @@ class Plugin(Protocol):
 
     @property
     def events(self) -> frozenset[Event]:
-        """Return the events to subscribe to. At least one must be known to every version of NRI."""
+        """Return the events to subscribe to. Every version of NRI must know at least one of these events."""
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:

@@ -55,7 +55,7 @@ class ServiceManager:
     def notify_reloading(self) -> None:
         """Announce that a reload begins.
 
-        `notify_ready` announces its end. For Type=notify-reload, systemd 253 needs the time of the message.
+        `notify_ready` announces the end of the reload. For Type=notify-reload (systemd 253), the message contains its time.
         """
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 

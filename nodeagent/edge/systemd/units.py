@@ -123,7 +123,7 @@ def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, u
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again. If the unit had AllowedCPUs= before, call `set_allowed_cpus` instead.
+    """Let a unit use all CPUs again. For a unit that had AllowedCPUs= before, call `set_allowed_cpus` instead.
 
     An empty `AllowedCPUs=` doesn't change the cgroup (systemd #43846). The unit therefore first gets all possible CPUs, which stay in its
     `cpuset.cpus` until the next boot.

@@ -234,7 +234,7 @@ class GrpcClient:
             raise self._make_protocol_error("an answer to a part of the request")
 
     def _queue_request(self, stream: int) -> None:
-        """Pass the next part of the request to h2, as much as a frame and the server's flow control window allow."""
+        """Pass the next part of the request to h2. A frame and the server's flow control window limit the size of the part."""
         assert self._h2 is not None
         while self._unsent:
             size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
@@ -271,7 +271,9 @@ class GrpcClient:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Set the socket's timeout to the time left until the deadline, and convert the socket's errors to GrpcError."""
+        """While the `with` block runs, limit the socket by the time left until the deadline, and convert the socket's errors to
+        GrpcError.
+        """
         try:
             self._channel.settimeout(None if self._until is None else self._seconds_left(self._until))
             yield

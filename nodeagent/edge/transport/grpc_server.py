@@ -35,7 +35,7 @@ MAX_ANSWER_BYTES = 16 << 20
 """Maximum size of an answer's message. Clients of kubelet use the same limit (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Maximum amount of data sent at once. The client's flow control windows may be larger."""
+"""Maximum number of bytes sent at once. The client's flow control windows may be larger."""
 
 Method = Callable[[bytes], bytes]
 """Function that computes the answer's message from the request's message. A CallError sets the status of the call."""

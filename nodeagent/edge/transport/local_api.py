@@ -15,7 +15,7 @@ from nodeagent.formats.wire.api_messages import (
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
-"""Function from a request's arguments to a JSON value. A NodeAgentError becomes the error of the answer."""
+"""Function that computes a JSON value from a request's arguments. A NodeAgentError becomes the error of the answer."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """Operation whose answer must be awaited."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
@@ -32,7 +32,8 @@ class LocalApi:
     """Service for `ServingThread.serve`. All operations run in the serving thread, and must not block it.
 
     Args:
-        reads: quick operations for the owner, root and the group. An answer that is the same object as the last answer isn't encoded again.
+        reads: quick operations for the owner, root and the group. If the answer is the same object as the last answer, it isn't encoded
+            again.
         writes: operations for the owner and root, each with its own deadline.
         owner: user ID of the agent.
         group: group whose members may read. None means that only the owner and root may read.

@@ -1,7 +1,7 @@
-"""Thread that serves all sockets of the agent: exchanges (one request and one answer per connection) and dialogues (several).
+"""Thread that serves all sockets of the agent. A connection has either one request and one answer, or is a dialogue with several requests.
 
-Clients are dropped when they are too many or too slow. The computation of an answer may wait, but must not block the thread. Each protocol
-limits the number of waiting answers.
+Clients are dropped if there are too many of them, or if they are too slow. The computation of an answer may wait, but must not block the
+thread. Each protocol limits the number of waiting answers.
 """
 
 import asyncio

@@ -44,7 +44,7 @@ _CELL_HEIGHT = 24
 _PAD, _GAP = 8, 6
 _TITLE, _TEXT, _SMALL = 14, 12, 11
 _CHAR = 0.6
-"""Width of a character as a factor of the font size, rounded up."""
+"""Width of a character relative to the font size, rounded up."""
 _NARROWEST = 150
 """Minimum width of a box, so that its title fits."""
 _MAX_LABEL = 60
@@ -310,7 +310,7 @@ def _place_in_column(boxes: Sequence[_Box], *, gap: float) -> _Box:
 
 
 def _draw_paragraph(text: str, size: int, width: float, *, bold: bool = False) -> list[_Box]:
-    """Break a text into lines, after blanks and, in long sets of CPUs, after commas."""
+    """Break a text into lines. Lines break after blanks, and in long lists of CPUs also after commas."""
     room = max(8, int(width / (size * _CHAR)))
     lines = [""]
     for word in re.findall(r"[^ ,]*(?:, ?| |$)", text):

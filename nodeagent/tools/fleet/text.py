@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""Maximum number of nodes in the largest group for which the group is shown with the names of its nodes."""
+"""Maximum size of the largest group of nodes up to which the group's nodes are named."""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 
@@ -54,7 +54,7 @@ def _align_right(*columns: tuple[int, int]) -> list[str]:
 
 
 def render_capacity(document: Document, width: int = WIDTH) -> str:
-    """Render the copies that fit on each node, the placement of the first copy, and the reasons for the limit."""
+    """Render the number of copies that fit on each node, the placement of the first copy, and the reasons for the limit."""
     summary, names = document["summary"], " + ".join(document["of"])
     fitting = f"{summary['fitting']} of {format_count(summary['nodes'], 'node')}"
     copies = format_count(summary["copies"], "copy", "copies") + ("" if summary["complete"] else " and more")
@@ -87,7 +87,7 @@ def render_capacity(document: Document, width: int = WIDTH) -> str:
 
 
 def render_difference(document: Document, width: int = WIDTH) -> str:
-    """Render each fact that differs, with the largest group first, and then the nodes that aren't in the largest group of every fact."""
+    """Render each fact that differs, with the largest group first. The nodes that aren't in the largest group of every fact follow."""
     nodes, differing = document["nodes"], document["differing"]
     count = len(differing) + len(document["alike"])
     if not differing:

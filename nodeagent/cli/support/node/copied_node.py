@@ -97,7 +97,7 @@ def read_hostname(root: str) -> str:
 
 
 def _mark_copied(view: NodeView, at_ms: int) -> NodeView:
-    """Mark a view as that of another node, read at the time `at_ms`. 0 means that the time is unknown."""
+    """Mark a view as the view of another node, read at the time `at_ms`. 0 means that the time is unknown."""
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000)) if at_ms else None
     return replace(view, is_here=False, at_ms=at_ms, copied_at=at)
 

@@ -19,7 +19,7 @@ from nodeagent.formats.node_view import NodeView, Observation
 
 
 def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
-    """Add the observed cgroups, unless the view has them already. The view then contains no processes except the main processes.
+    """Add the observed cgroups to a view, unless it has them already. The view then contains no processes except the main processes.
 
     Args:
         view: the view.
@@ -117,7 +117,7 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
-    """Find main processes that have left the cgroup in which they were started."""
+    """Find main processes that are no longer in the cgroup in which they were started."""
     strays = {}
     for entry in view.state.entries:
         for status in (status for container, status in entry.pairs() if container.is_launched):

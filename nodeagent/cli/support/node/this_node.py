@@ -38,7 +38,7 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
 
     Args:
         config_path: configuration, which is read only if the agent doesn't answer. The agent reports its own.
-        socket: the agent's socket. None means the default socket, or else the configured socket.
+        socket: the agent's socket. None means the default socket, and if the agent doesn't answer there, the configured socket.
         read: decoder of the agent's answer. Repeated calls can reuse it. None means a new decoder, which decodes everything.
 
     Raises:
@@ -56,7 +56,7 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
 
 
 def _read_without_answer(config_path: str, socket: str | None, read: ViewReader, down: ApiUnavailable) -> NodeView:
-    """Ask the agent at its configured socket, or else read the saved state. `down` is the reason why the default socket doesn't answer."""
+    """Ask the agent at its configured socket, or else read the saved state. `down` is the error of the attempt at the default socket."""
     config = load_config(config_path)
     other_socket = socket_path(config)
     if socket is None and other_socket != DEFAULT_SOCKET:

@@ -11,7 +11,7 @@ from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
 HELD_AT_ONCE = 512
-"""Maximum number of pidfds that are open at the same time: half of the default limit on open files."""
+"""Maximum number of pidfds that are open at the same time, which is half of the default limit on open files."""
 
 
 class CgroupProcesses:
@@ -152,7 +152,7 @@ class CgroupProcesses:
         return True
 
     def _move_to_parents_cgroup(self, pid: int) -> None:
-        """Move a process that has just been created to its parent's cgroup, where it was created."""
+        """Move a process that has just been created back to its parent's cgroup. Linux creates a process in the cgroup of its parent."""
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")

@@ -47,7 +47,7 @@ class CgroupReadings:
         self._in_doubt_below.add("")
 
     def doubt(self, path: str, file: str = "") -> None:
-        """Mark a cgroup, and all cgroups that the change of its file may affect, to be read again at the next refresh.
+        """Mark a cgroup to be read again at the next refresh. Also mark all other cgroups that the change of its file may affect.
 
         Args:
             path: path of a cgroup that was made, removed or changed.
@@ -126,7 +126,7 @@ class CgroupReadings:
         return self._known
 
     def _find_beside_partitions(self, own: frozenset[str]) -> list[str]:
-        """Return the cgroups whose effective CPUs may have changed together with a partition: their `cpuset.cpus` is empty, or contains
+        """Return the cgroups whose effective CPUs may have changed together with a partition. Their `cpuset.cpus` is empty, or contains
         some of the partition's CPUs.
         """
         changed = self._changed_partitions | {

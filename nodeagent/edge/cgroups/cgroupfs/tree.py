@@ -134,7 +134,7 @@ class CgroupTree:
         return self._readings.refresh(own, part)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold back the wake-ups that the agent's own writes would cause, while the `with` block runs."""
+        """While the `with` block runs, hold back the wake-ups that the agent's own writes would cause."""
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:
@@ -142,7 +142,9 @@ class CgroupTree:
         self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:
-        """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. The root cgroup, and older kernels, don't have the file."""
+        """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. Cgroups without this file (the root, older kernels) are left
+        out.
+        """
         attribute, found, path = Attribute.CPUSET_CPUS_EXCLUSIVE, {}, ABOVE
         for directory in self.root.parents:
             if directory == self.mount or not directory.is_relative_to(self.mount):
@@ -277,7 +279,7 @@ class CgroupTree:
         return observed
 
     def _raise_misread(self, path: str, texts: Mapping[str, str]) -> None:
-        """Parse the texts file by file, so that the error names the file."""
+        """Parse the texts one file after the other, so that the raised error names the file."""
         for name, text in texts.items():
             if name in _EVENTS:
                 self._files.parse_numbers(path, name, text)
@@ -298,9 +300,9 @@ class CgroupTree:
         return CpuSet.from_ids(outside)
 
     def _gather(self, path: str) -> None:
-        """Let each thread of a cgroup that may run on other CPUs run on all CPUs of the cgroup.
+        """For each thread of a cgroup that may run on other CPUs, set its affinity to all CPUs of the cgroup.
 
-        An affinity that the thread has set is lost.
+        An affinity that the thread itself has set is lost.
 
         If a thread's id is reused meanwhile, the kernel still restricts the new thread to the CPUs of its own cgroup.
         """
@@ -392,7 +394,7 @@ class CgroupTree:
                 pass
 
     def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Return the wanted and the granted CPUs in a form in which they can be compared. For a partition, only exclusive CPUs are wanted.
+        """Convert the wanted and the granted CPUs to a form in which they can be compared. For a partition, only exclusive CPUs are wanted.
         For other cgroups, their exclusive CPUs count as granted, because partitions below may have them.
         """
         kind = self._files.read(path, Attribute.CPUSET_CPUS_PARTITION.value)

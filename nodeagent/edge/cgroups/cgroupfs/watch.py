@@ -99,8 +99,8 @@ class CgroupWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Context manager that suppresses the wake-ups of the agent's own writes. `take_changes` returns these writes before the context
-        ends.
+        """Context manager that suppresses the wake-ups of the agent's own writes. `take_changes` must be called before the context ends,
+        and then returns these writes.
         """
         if self._watching is None:
             yield
@@ -144,7 +144,7 @@ class _Watching:
         self.changes: set[tuple[str, str]] | None = None
         """Changes since the last call of `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names to watch for outside the pods' cgroups, by watch descriptor. The watch of a file reports an empty name."""
+        """Names that are watched for outside the pods' cgroups, by watch descriptor. For the watch of a file, the name is empty."""
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
