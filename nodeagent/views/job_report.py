@@ -30,8 +30,8 @@ def format_report(
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
         last: the usage after the command's end, before the job's cgroup was removed.
-        peak_remote_bytes: the largest amount of memory, of all samples, on NUMA nodes without any of the job's CPUs. None means that it is
-            unknown.
+        peak_remote_bytes: the largest amount of memory, of all samples, on NUMA nodes without any of the job's CPUs. None means that this
+            amount is unknown.
     """
     cpus = f"CPUs {location.exclusive_cpus}" if location.exclusive_cpus else f"shared CPUs {location.shared_cpus}"
     usage, time = last.usage.cpu, "its CPU time is unknown"
@@ -56,7 +56,7 @@ def format_oom_end(pod: str, limit: str, events: Mapping[str, int], peak_bytes: 
         pod: the name of the job's pod.
         limit: the value of `--memory`.
         events: the counters in the cgroup's `memory.events`.
-        peak_bytes: the peak memory use of the job. None means unknown.
+        peak_bytes: the peak memory use of the job. None means that the peak is unknown.
     """
     peak = "unknown" if peak_bytes is None else format_readable_bytes(peak_bytes)
     what_helps = "request more memory" if events.get("oom", 0) else "the machine itself was out of memory"
@@ -64,7 +64,7 @@ def format_oom_end(pod: str, limit: str, events: Mapping[str, int], peak_bytes: 
 
 
 def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:
-    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means that it is unknown."""
+    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means that the amount is unknown."""
     return remote_bytes(usage.usage, location.nodes)
 
 

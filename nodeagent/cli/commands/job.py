@@ -451,7 +451,7 @@ def _read_nice(text: str) -> tuple[str, int]:
 
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
     """Request a job, and wait until the agent has enough free CPUs and memory for it. If the agent is restarted during the wait, repeat the
-    request with the same ticket, a text by which the agent recognises the job.
+    request with the same ticket. By this text, the agent recognises the job.
 
     Raises:
         ApiUnavailable: the agent doesn't answer at the first attempt.

@@ -39,7 +39,9 @@ def add_socket_argument(parser: argparse.ArgumentParser, default: str, purpose: 
 
 
 def find_file_type(path: str) -> int | None:
-    """Return the type of a file, such as stat.S_IFREG. None means that it doesn't exist or can't be accessed, which the reader reports."""
+    """Return the type of a file, such as stat.S_IFREG. None means that the file doesn't exist or can't be accessed; reading it later
+    reports the reason.
+    """
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
     except OSError:

@@ -1,4 +1,6 @@
-"""Host settings: keep interrupts, kernel threads and systemd units off exclusive CPUs, and restore the original values later (D28)."""
+"""Writer of host settings that keep interrupts, kernel threads and systemd units off exclusive CPUs. The original values are restored later
+(D28).
+"""
 
 from collections.abc import Collection, Mapping, Set as AbstractSet
 from contextlib import suppress
@@ -196,7 +198,7 @@ class _RecordFile:
         self._boot = boot
         self._log = log
         self._record: Record | None = None
-        """Saved record. None means that it hasn't been read yet."""
+        """Saved record. None means that the record hasn't been read yet."""
         self.problem: str | None = None
         """Reason why an earlier record could not be used, with the new name of its file."""
 

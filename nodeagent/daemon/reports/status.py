@@ -15,7 +15,7 @@ from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.words import format_count
 
 _MOST_CHARACTERS = 300
-"""Maximum length of a problem in the status line, in characters, because systemd shows the whole line."""
+"""Maximum number of characters of a problem in the status line. A limit is needed because systemd shows the whole line."""
 
 
 def count_wrong(

@@ -43,7 +43,7 @@ class ConfigFile:
         self._in_use: bytes | None = None
         """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
         self.problem: Problem | None = None
-        """Reason why the file's content isn't the configuration in use. None means that it is in use."""
+        """Reason why the file's content isn't the configuration in use. None means that the content is in use."""
         self.refused_at_seconds = 0.0
         """Time at which the file was first refused, in seconds since the epoch. 0 means that the file is valid."""
 
@@ -107,7 +107,7 @@ class ConfigFile:
     def _load_last(self, wrong: StartError) -> NodeSetup:
         """Build the node from the last valid configuration of this file.
 
-        Raises the given error if no such configuration fits the machine.
+        If no such configuration fits the machine, the error `wrong` is raised.
         """
         last = f"{self._find_state_directory()}/{LAST_CONFIG}"
         with suppress(StartError):

@@ -58,7 +58,7 @@ def read_config_text(
 
 
 def read_file(path: str, max_bytes: int) -> bytes | None:
-    """Return the content of a file. None means that it doesn't exist.
+    """Return the content of a file. None means that the file doesn't exist.
 
     Raises:
         StartError: the file can't be read.

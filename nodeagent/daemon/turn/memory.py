@@ -120,7 +120,7 @@ class TurnMemory(Struct, frozen=True):
     observed: DomainView | None = None
     """Observations of all domains, merged. None means that the last turn could not read the cgroups."""
     settled: Settled | None = None
-    """Last turn, if it left nothing to do. None means that it left something to do."""
+    """Last turn, if it left nothing to do. None means that the last turn left something to do."""
     poll_seconds: float = POLL_SECONDS
     """Seconds until the next check for changes that send no notification. The interval grows while nothing changes."""
 

@@ -144,7 +144,7 @@ class HostSettingsFiles:
         return frozenset()
 
     def find_interrupt_numbers(self, device: str) -> frozenset[int]:
-        """Return the numbers of a device's interrupts, for display. Return an empty set if they can't be listed."""
+        """Return the numbers of a device's interrupts, for display. The result is empty if the interrupts can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
         except HostFileError:
@@ -273,7 +273,7 @@ def _make_error(path: str, err: Exception) -> HostFileError:
 
 
 def read_boot_id(root: str = "/") -> str:
-    """Return the ID of this boot. Empty means that it is unknown."""
+    """Return the ID of this boot. Empty means that the ID is unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

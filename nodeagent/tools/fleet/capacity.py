@@ -17,7 +17,7 @@ VERSION = 1
 def describe_capacity(
     found: Sequence[tuple[FleetNode, Capacity]], pods: Sequence[Pod], unread: Sequence[UnreadNode] = ()
 ) -> Document:
-    """Describe how many copies of the pods fit on each node.
+    """Describe how many copies of a set of pods fit on each node.
 
     Args:
         found: nodes in the order to show them, each with its capacity.

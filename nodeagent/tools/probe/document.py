@@ -50,7 +50,7 @@ class ContainerMemory(Struct, frozen=True):
     promised: NumaSet | None
     """Allocated NUMA nodes. None means that the memory may come from any node."""
     by_node: Mapping[int, int] | None
-    """Bytes by NUMA node. None means that they are unknown."""
+    """Bytes by NUMA node. None means that the amounts are unknown."""
 
     @property
     def elsewhere(self) -> int:
@@ -70,7 +70,7 @@ def find_container_memory(
         view: the node.
         uids: UIDs of the pods to show. None means all pods.
         container: name of the container to show. None means all containers.
-        by_path: bytes by node for each cgroup. None means that they are unknown.
+        by_path: bytes by node for each cgroup. None means that the amounts are unknown.
     """
     return tuple(
         ContainerMemory(

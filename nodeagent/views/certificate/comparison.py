@@ -68,7 +68,9 @@ class ReadReport(Struct, frozen=True):
     status: int | None
     """Exit status of the command. None means that a signal ended the command."""
     measures: Mapping[str, tuple[int | None, str | None]]
-    """Value and largest cause of each measure, by name. None means unknown. Measures that this version doesn't know are left out."""
+    """Value and largest cause of each measure, by name. None means that the value or cause is unknown. Measures that this version doesn't
+    know are left out.
+    """
     thresholds: Mapping[str, int]
     """Highest rate that is allowed in a clean run, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]

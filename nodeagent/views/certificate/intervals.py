@@ -48,7 +48,7 @@ def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str,
 
 
 def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
-    """Return the time for which tasks, except the job's own, ran on some CPUs. None means that it is unknown.
+    """Return the time for which tasks, except the job's own, ran on some CPUs. None means that the time is unknown.
 
     The scheduler's run times are exact, but don't include the time of a task that has not left its CPU yet. The CPU's non-idle time
     includes such a task, but is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
@@ -130,7 +130,7 @@ def measure_interval(
         before: the sample at the start.
         now: the sample at the end.
         cpus: CPUs of the job.
-        siblings: the other threads of the job's cores. None means that they are unknown.
+        siblings: the other threads of the job's cores. None means that these threads are unknown.
         nodes: NUMA nodes of the job's CPUs.
     """
     elapsed_us = max(1, (now.at_ns - before.at_ns) // 1000)

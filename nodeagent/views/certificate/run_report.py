@@ -63,7 +63,7 @@ class OtherTasks(Struct, frozen=True):
     """Tasks of other owners on the job's CPUs, as far as the caller may see them."""
 
     tasks: list[Document] | None
-    """Tasks as documents, sorted by time. None means that they are unknown."""
+    """Tasks as documents, sorted by time. None means that the tasks are unknown."""
     is_complete: bool
     """Whether the kernel has counted every task on these CPUs."""
     reasons: Mapping[str, str] = {}

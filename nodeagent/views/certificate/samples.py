@@ -27,7 +27,7 @@ class Samples(Struct, frozen=True):
     remote_bytes: int = 0
     """Remote memory in the same sample, in bytes."""
     lowest_khz: int | None = None
-    """Lowest frequency of a busy CPU. None means that it is unknown."""
+    """Lowest frequency of a busy CPU. None means that the frequency is unknown."""
     highest_khz: int | None = None
     intervals: tuple[Interval, ...] = ()
 
@@ -45,7 +45,7 @@ def add_sample(
         samples: summary of the earlier samples.
         texts: an older sample from which the load of CPUs is measured, the previous sample, and the sample to add.
         cpus: CPUs of the job.
-        siblings: the other threads of the job's cores. None means that they are unknown.
+        siblings: the other threads of the job's cores. None means that these threads are unknown.
         nodes: NUMA nodes of the job's CPUs.
     """
     since, before, now = texts

@@ -139,7 +139,7 @@ def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet 
         parameter: the name of the parameter.
 
     Returns:
-        The CPUs. None means that they are unknown.
+        The CPUs. None means that the CPUs are unknown.
     """
     # Every kernel has the file `isolated`, but a kernel without tickless CPUs lacks the file `nohz_full`.
     if seen or facts.text(f"{CPUS}/isolated") is not None:

@@ -24,8 +24,8 @@ class RuntimeFacts(Struct, frozen=True):
     found: Runtime | None = None
     """Runtime that has accepted the agent as a plugin. None means that no runtime has accepted it."""
     problem: str = ""
-    """Reason why the runtime doesn't accept the agent. Empty means that it does, or that the runtime wasn't asked because the node is a
-    copy.
+    """Reason why the runtime doesn't accept the agent. Empty means that the runtime accepts the agent, or that the runtime wasn't asked
+    because the node is a copy.
     """
     hint: str = ""
     is_hidden: bool = False

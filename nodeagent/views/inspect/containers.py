@@ -74,7 +74,7 @@ class ContainerView(Struct, frozen=True):
 
     @property
     def process_count(self) -> int | None:
-        """Return the number of the container's processes. None means that it is unknown."""
+        """Return the number of the container's processes. None means that the number is unknown."""
         if self.view.observed.cgroups is None:
             return None
         return self.view.observed.process_counts.get(self.path) if self.path in self.view.observed.cgroups else 0
@@ -227,7 +227,7 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Return whether the container runs. If cgroups were not observed, use the launcher's report. None means that it is unknown."""
+    """Return whether the container runs. If cgroups were not observed, use the launcher's report. None means that the answer is unknown."""
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated

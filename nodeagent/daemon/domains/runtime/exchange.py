@@ -98,7 +98,7 @@ class LinkState(Struct, frozen=True):
     push_at: float = 0.0
     """Monotonic time until which pushes aren't tried."""
     push_problem: str = ""
-    """Reason why the last push failed. Empty means that it succeeded."""
+    """Reason why the last push failed. Empty means that the last push succeeded."""
 
     def with_sent(self, updates: tuple[Update, ...]) -> "LinkState":
         number = self.changes + 1

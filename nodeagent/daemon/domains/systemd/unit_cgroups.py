@@ -252,7 +252,7 @@ class UnitCgroups:
 
 
 def _find_problem(unit: str, known: UnitProperties) -> str:
-    """Return the reason why a unit's CPUs can't be set. Empty means that they can be set."""
+    """Return the reason why a unit's CPUs can't be set. Empty means that the CPUs can be set."""
     if known.load_state != LOADED:
         return f"unit {unit} is {known.load_state}: it gets its CPUs once systemd knows it (`systemctl status {unit}`)"
     if known.id != unit:
