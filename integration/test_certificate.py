@@ -30,8 +30,13 @@ LARGE = "/var/tmp/large"
 SIBLINGS = INTRUDER.replace("CPUAffinity={cpu}", "AllowedCPUs=$(({cpu} ^ 1))")
 """On the other thread of the CPU's core, by a cgroup: kernel 6.1 forgets an affinity when the cpuset of a cgroup above changes."""
 SERIAL = "/proc/irq/4/smp_affinity"
-WRITING = "taskset -cp {cpu} $$; exec 3>/dev/ttyS0; for i in {{1..2000}}; do echo >&3; done"
-"""On the CPU that the serial port interrupts. Where the CPUs of a guest run in turns, a turn on another CPU would be one interrupt."""
+WRITER = """systemd-run -q --collect --unit=writer -p CPUAffinity=0 python3 -S -c '
+import os, time
+port = os.open("/dev/ttyS0", os.O_WRONLY)
+while True:
+    os.write(port, b".")
+    time.sleep(0.001)'"""
+"""On another CPU than the serial port interrupts. It pauses, as one interrupt sends all that is there."""
 OWN_CGROUP = "cd /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/..; "
 QUOTA = "echo 20000 100000"
 
@@ -59,9 +64,8 @@ DISTURBANCES = {
     ),
     "interrupts": Disturbance(
         "interrupts",
-        f"echo {{cpu}} >{SERIAL}_list",
-        work=WRITING,
-        end=f"cat {NEW_IRQS} >{SERIAL}",
+        f"echo {{cpu}} >{SERIAL}_list; {WRITER}",
+        end=f"systemctl stop writer; cat {NEW_IRQS} >{SERIAL}",
         source="IRQ 4 ttyS0",
     ),
     "memory-pressure": Disturbance(
@@ -80,7 +84,7 @@ DISTURBANCES = {
         source=ROOT.removeprefix("/sys/fs/cgroup"),
     ),
 }
-"""By what is done. An emulated processor has no frequencies and no heat, and no hypervisor takes its time."""
+"""By what is done. An emulated processor has no frequencies and no heat, and test_steal.py has a hypervisor that takes time."""
 
 
 @pytest.fixture
