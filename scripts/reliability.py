@@ -40,7 +40,8 @@ ROWS = (
     Row("an hour of churn", "pods arrive, change, fail and leave at random during queries and scrapes; memory and other resources of the agent don't grow", "tests/daemon/test_churn.py --host-soak"),
     Row("flood", "files are written and renamed as fast as possible; the last version of each file is what runs", "tests/daemon/test_load.py --host-soak"),
     Row("wrong manifests", "thousands of files that are invalid, share a name, or are more pods than fit; each file gets one answer", "tests/daemon/test_load.py --host-soak"),
-    Row("disturbed runs", "a job's run is disturbed by a process, a busy sibling, interrupts, quotas, remote memory or too little memory; its certificate names this disturbance first", "integration/test_certificate_runs.py --long"),
+    Row("disturbed runs", "a job's run is disturbed by a process, a busy sibling, interrupts that another program causes, quotas, remote memory or too little memory; its certificate names this disturbance first", "integration/test_certificate_runs.py --long"),
+    Row("stolen time", "a busy hypervisor takes time from a job's run; its certificate names this first, and in calm runs before not at all", "integration/test_steal.py --long"),
     Row("undisturbed runs", "nothing disturbs a job's run, and its certificate is clean", "integration/test_certificate_runs.py --long"),
 )  # fmt: skip
 

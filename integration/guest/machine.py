@@ -49,6 +49,9 @@ class Machine:
     """How many of the cards have an NVMe disk beside them, of zeros."""
     in_turns: bool = False
     """Whether emulated CPUs run in turns, by one thread. Then none meets code that another is changing: see `Guest._has_stalled`."""
+    cpu_model: str = CPU_MODEL
+    drives: tuple[str, ...] = ()
+    """Image files of further disks. They are only read, and what the guest writes is lost."""
 
     def __post_init__(self) -> None:
         count = len(self.nodes)
@@ -65,7 +68,7 @@ class Machine:
     def qemu_arguments(self) -> tuple[str, ...]:
         """CPUs, memory and NUMA."""
         topology = f"sockets={self.sockets},dies={self.dies},cores={self.cores},threads={self.threads}"
-        arguments = ["-cpu", CPU_MODEL, "-smp", f"{self.cpu_count},{topology}"]
+        arguments = ["-cpu", self.cpu_model, "-smp", f"{self.cpu_count},{topology}"]
         arguments += ["-m", f"{sum(node.memory_mib for node in self.nodes)}M"]
         for index, node in enumerate(self.nodes):
             arguments += ["-object", f"memory-backend-ram,id=memory{index},size={node.memory_mib}M"]
@@ -89,6 +92,9 @@ class Machine:
         for index in range(self.disks):
             arguments += ["-blockdev", f"driver=null-co,node-name=nvme{index},size={_DISK_BYTES},read-zeroes=on"]
             arguments += ["-device", f"nvme,bus=bridge{index},addr=2,serial=disk{index},drive=nvme{index}"]
+        for index, file in enumerate(self.drives):
+            arguments += ["-drive", f"file={file},if=none,id=drive{index},format=raw,snapshot=on,cache=unsafe"]
+            arguments += ["-device", f"virtio-blk-pci,drive=drive{index}"]
         return tuple(arguments)
 
     def kernel_arguments(self) -> tuple[str, ...]:
