@@ -108,6 +108,7 @@ def _run_words(words: list[str]) -> int:
     if count_stdin_readers(options) > 1:
         own.error("only one argument can be - or /dev/stdin")
     run = importlib.import_module(f"nodeagent.cli.commands.{options.command}").run
+    gc.freeze()
     gc.enable()
     status: int = run(options)
     return status
