@@ -6,9 +6,9 @@ Commands that draw on a terminal call `find_raw_output`, `find_raw_errors` or `w
 
 import re
 import sys
+from _thread import get_ident
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
 from typing import Any, TextIO, cast
 
 from nodeagent.errors import printable
