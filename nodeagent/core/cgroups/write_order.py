@@ -197,7 +197,7 @@ def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
         and want.controllers <= cgroup.subtree_control
         and cgroup.get(Attribute.FREEZE) is not True
         and not cgroup.elsewhere
-        and all(cgroup.get(attribute) == value for attribute, value in want.attributes)
+        and all(map(cgroup.attributes.__contains__, want.attributes))
         and (not want.is_leaf or usable <= want.cpus())
         and (not want.is_exclusive or want.cpus() <= usable | want.offline_cpus)
     )

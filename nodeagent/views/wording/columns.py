@@ -57,6 +57,8 @@ def break_text(text: str, width: int | None) -> list[str]:
 
     Lines after the first have the indentation of the first line and two more blanks. Without a width, the text is broken only at line ends.
     """
+    if text.isprintable() and (width is None or len(text) <= width):
+        return [text]
     indent = " " * (len(text) - len(text.lstrip(" ")))
     first, *rest = map(printable, text.split("\n"))
     lines = []

@@ -91,7 +91,7 @@ class CgroupFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self._directory = root, str(root)
 
     @cached_property
     def mount(self) -> Path:
@@ -100,7 +100,7 @@ class CgroupFiles:
         return above[-1] if above else self.root
 
     def list_children(self, path: str) -> list[str]:
-        directory = os.path.join(self.root, path)  # noqa: PTH118 - as below
+        directory = os.path.join(self._directory, path)  # noqa: PTH118 - as below
         try:
             if os.stat(directory).st_nlink == _LINKS_OF_LEAF:  # noqa: PTH116 - as below
                 return []
@@ -113,7 +113,7 @@ class CgroupFiles:
 
     def read(self, path: str, name: str) -> str | None:
         """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup was removed."""
-        file = os.path.join(self.root, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
+        file = os.path.join(self._directory, path, name)  # noqa: PTH118 - thousands a turn; an absolute path stays what it is
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -129,7 +129,7 @@ class CgroupFiles:
     def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, str]:
         """Read `cgroup.controllers` and some small files of one cgroup. Files whose controller is off are left out."""
         found: dict[str, str] = {}
-        directory = os.path.join(self.root, path)  # noqa: PTH118 - as above
+        directory = os.path.join(self._directory, path)  # noqa: PTH118 - as above
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as err:
@@ -188,7 +188,7 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 
     def write(self, path: str, name: str, text: str) -> None:
-        file = f"{self.root}/{path}/{name}" if path else f"{self.root}/{name}"
+        file = f"{self._directory}/{path}/{name}" if path else f"{self._directory}/{name}"
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
             try:
