@@ -15,7 +15,7 @@ from nodeagent.core.model.cgroup import (
     Partition,
     PartitionKind,
 )
-from nodeagent.core.model.demand import why_shared
+from nodeagent.core.model.demand import WhyShared, why_shared
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Container, ContainerKind
 from nodeagent.core.model.pod_resources import container_cgroup_amounts
@@ -87,7 +87,10 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
     level = isolation(observed.rules, observed.promises, entry.pod, container.name) if entry.is_active else None
     usable = own & topology.online if own is not None else CpuSet()
     used_cpus = usable or (None if observed.cpuset is None or observed.is_starved else observed.cpuset.cpus_effective)
-    lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name) if entry.holds else 0
+    why = why_shared(observed.rules.placement, entry.pod, container)
+    lacking = 0
+    if why is None and entry.holds:
+        lacking = count_lacking_cpus(observed.rules, observed.promises, entry.pod, container.name)
     partition = _find_partition(observed, own)
     closed = "systemd" if observed.closing is not None and observed.closing.kind is None else None
     if partition in {PartitionKind.ROOT.value, PartitionKind.ISOLATED.value}:
@@ -120,7 +123,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
         "starved": observed.is_starved,
         "state": _describe_state(observed),
         "unit": container.unit or None,
-        "whyShared": _explain_sharing(observed, level),
+        "whyShared": _explain_sharing(observed, level, why),
     }
 
 
@@ -248,10 +251,9 @@ def _waits_for_init(observed: ContainerView) -> bool:
     return False
 
 
-def _explain_sharing(observed: ContainerView, level: Isolation | None) -> str | None:
+def _explain_sharing(observed: ContainerView, level: Isolation | None, why: WhyShared | None) -> str | None:
     if level is None or level.has_own_cpus:
         return None
-    why = why_shared(observed.rules.placement, observed.entry.pod, observed.container)
     if why is None and observed.entry.idle is not None:
         refusal = observed.entry.idle.refusal
         return f"its CPUs were released: {'its unit is not active' if refusal is None else refusal.message}"
