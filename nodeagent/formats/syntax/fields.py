@@ -39,7 +39,13 @@ class Fields:
         self._keyed = keyed
         self._secret = secret
         self.line = node.line
-        self._entries = {entry.key: entry for entry in node}
+        self._entries = node.entries
+        # Null counts as missing, as in Kubernetes' decoder.
+        self._values = {
+            entry.key: entry.value
+            for entry in node.entries
+            if not isinstance(entry.value, Scalar) or entry.value.value is not None
+        }
         self._findings = findings
         self.known: set[str] = set()
         """Names of the fields that were read or declared unused."""
@@ -52,12 +58,11 @@ class Fields:
 
     def line_of(self, key: str) -> int | None:
         """Return the line of a field, or the line of the object if the field is missing."""
-        entry = self._entries.get(key)
-        return self.line if entry is None else entry.line
+        return next((entry.line for entry in self._entries if entry.key == key), self.line)
 
     def present(self) -> tuple[str, ...]:
         """Return the names of the fields with a value other than null, in text order."""
-        return tuple(key for key in self._entries if self._value(key) is not None)
+        return tuple(self._values)
 
     def has(self, key: str) -> bool:
         return self._node(key) is not None
@@ -69,14 +74,7 @@ class Fields:
     def _node(self, key: str) -> TreeNode | None:
         """Return the value of a field and mark the field as known."""
         self.known.add(key)
-        return self._value(key)
-
-    def _value(self, key: str) -> TreeNode | None:
-        """Return the value of a field. Null counts as missing, as in Kubernetes' decoder."""
-        entry = self._entries.get(key)
-        if entry is None or (isinstance(entry.value, Scalar) and entry.value.value is None):
-            return None
-        return entry.value
+        return self._values.get(key)
 
     def _wrong_type(self, path: str, node: TreeNode, wanted: str, *, secret: bool = False) -> None:
         plain = isinstance(node, Scalar) and not secret
@@ -186,7 +184,7 @@ class Fields:
 
     def has_text(self, key: str) -> bool:
         """Tell whether the field has a string, for fields of several types."""
-        node = self._value(key)
+        node = self._values.get(key)
         return isinstance(node, Scalar) and isinstance(node.value, str)
 
     def string_map(self, key: str) -> tuple[tuple[str, str], ...]:
@@ -242,19 +240,19 @@ class Fields:
         wanted = set(keys)
         self.known |= wanted
         return tuple(
-            self.at(key) for key, entry in self._entries.items() if key in wanted and not _is_empty(entry.value)
+            self.at(entry.key) for entry in self._entries if entry.key in wanted and not _is_empty(entry.value)
         )
 
     def close(self) -> None:
         """Report every field that was not read, with the nearest known name."""
-        for key, entry in self._entries.items():
-            if key not in self.known and self._secret:
+        for entry in self._entries:
+            if entry.key not in self.known and self._secret:
                 self._findings.add(
                     entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self.known))}"
                 )
-            elif key not in self.known:
-                meant = "" if self._findings.full() else suggest_nearest(key, self.known)
-                self._findings.add(entry.line, self.at(key), "", f"unknown field{meant}")
+            elif entry.key not in self.known:
+                meant = "" if self._findings.full() else suggest_nearest(entry.key, self.known)
+                self._findings.add(entry.line, self.at(entry.key), "", f"unknown field{meant}")
 
 
 def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
