@@ -711,7 +711,8 @@ def test_a_socket_that_nobody_listens_at_is_a_daemon_that_is_down(host, run):
 
 def as_user(uid: int, gids: list[int], *words: str) -> tuple[int, str, str]:
     """Run a command line as another user. What is imported late must be there before: the interpreter may be root's own."""
-    late = "difflib, encodings.utf_8_sig, hashlib, shutil, nodeagent.edge.processes.host_processes, nodeagent.cli.support.node.saved_node"
+    late = "difflib, encodings.utf_8_sig, hashlib, locale, psutil, shutil"
+    late += ", nodeagent.edge.processes.host_processes, nodeagent.cli.support.node.saved_node"
     commands = ", ".join(
         f"nodeagent.cli.{name}"
         for name in ("main", "commands.inspect", "commands.exec", "commands.retry", "commands.topology")

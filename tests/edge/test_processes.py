@@ -57,6 +57,13 @@ def test_a_process_is_described(start: Callable[[str], subprocess.Popen[str]]) -
     assert found == ProcessAffinity(pid, "a) (b c", ALL, unified[0] if unified else None, is_kernel_thread=False)
 
 
+def test_a_name_that_the_kernel_has_cut_is_completed(tmp_path: Path) -> None:
+    program = tmp_path / "a-program-with-a-long-name"
+    program.symlink_to("/bin/cat")
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:  # it has been started when this returns
+        assert [found.name for found in scan(ALL, process.pid)] == [program.name]
+
+
 @two_cpus
 def test_only_processes_that_may_run_there_are_listed(start: Callable[[str], subprocess.Popen[str]]) -> None:
     here = start(f"os.sched_setaffinity(0, {{{FIRST}}})").pid

@@ -1,16 +1,18 @@
-"""CPU affinities and cgroups of the host's processes, and its kernel threads, read from psutil and /proc."""
+"""CPU affinities and cgroups of the host's processes, and its kernel threads, read from /proc and psutil."""
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import psutil
 from msgspec import Struct
 
 from nodeagent.core.model.host_processes import HostThread
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
+
+_CUT_LENGTH = 15
+"""Length at which the kernel cuts the names of processes (TASK_COMM_LEN)."""
 
 
 class ProcessAffinity(Struct, frozen=True):
@@ -38,17 +40,17 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
         excluding: function that returns, for a pid, whether to skip this process.
     """
     found, hidden = [], []
-    for pid in sorted(psutil.pids()):
+    for pid in sorted(_list_ids("/proc")):
         if excluding(pid):
             continue
         try:
-            process = _read_affinity(pid)
-        except (ProcessLookupError, FileNotFoundError, psutil.NoSuchProcess):
+            process = _read_process(pid, cpus)
+        except (ProcessLookupError, FileNotFoundError):
             continue
-        except (PermissionError, psutil.AccessDenied):
+        except PermissionError:
             hidden.append(pid)
             continue
-        if process is not None and not process.cpus.isdisjoint(cpus):
+        if process is not None:
             found.append(process)
     return ProcessScan(tuple(found), tuple(hidden))
 
@@ -58,14 +60,13 @@ def find_caller_pids() -> frozenset[int]:
 
     The program that started the session, such as sshd or cron, isn't included, because it is in another cgroup or is pid 1.
     """
-    ours = {os.getpid()}
-    with contextlib.suppress(OSError, psutil.Error):
-        cgroup = _read_cgroup(os.getpid())
-        for parent in psutil.Process().parents():
-            if parent.pid == 1 or _read_cgroup(parent.pid) != cgroup:
-                break
-            ours.add(parent.pid)
-    for pid in psutil.pids():
+    pid = os.getpid()
+    ours = {pid}
+    with contextlib.suppress(OSError):
+        cgroup = _read_cgroup(pid)
+        while (pid := _read_stat(pid).parent) > 1 and _read_cgroup(pid) == cgroup:
+            ours.add(pid)
+    for pid in _list_ids("/proc"):
         with contextlib.suppress(OSError):
             if os.getpgid(pid) == os.getpgrp():
                 ours.add(pid)
@@ -92,9 +93,9 @@ def describe_threads(thread_ids: Iterable[int]) -> dict[int, HostThread]:
 def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
     """Find the threads in state R (running or runnable), by CPU. CPUs without such threads are left out."""
     found: dict[int, tuple[int, ...]] = {}
-    for pid in psutil.pids() if cpus else ():
+    for pid in _list_ids("/proc") if cpus else ():
         with contextlib.suppress(OSError):
-            for tid in _list_threads(pid):
+            for tid in _list_ids(f"/proc/{pid}/task"):
                 stat = _read_stat(tid)
                 if stat.state == "R" and stat.cpu in cpus:
                     found[stat.cpu] = (*found.get(stat.cpu, ()), tid)
@@ -112,9 +113,9 @@ class LastRun(Struct, frozen=True):
 def read_last_runs() -> dict[int, LastRun]:
     """Read the last CPU and the run time of every thread, by thread ID. Threads that exit meanwhile are left out."""
     found = {}
-    for pid in psutil.pids():
+    for pid in _list_ids("/proc"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            for tid in _list_threads(pid):
+            for tid in _list_ids(f"/proc/{pid}/task"):
                 run_ns = int(_read_proc(tid, "schedstat").split()[0])
                 found[tid] = LastRun(_read_stat(tid).cpu, run_ns)
     return found
@@ -127,23 +128,33 @@ def leave_cpus(cpus: CpuSet) -> None:
         os.sched_setaffinity(0, others)
 
 
-def _read_affinity(pid: int) -> ProcessAffinity | None:
-    """Read the affinity of a process. None means that the process is a zombie."""
-    stat = _read_stat(pid)
-    if stat.is_dead:
-        return None
-    cpus = set[int]()
-    for tid in _list_threads(pid):
+def _read_process(pid: int, wanted: CpuSet) -> ProcessAffinity | None:
+    """Read a process. None means that the process is a zombie, or that none of its threads may run on the wanted CPUs."""
+    stat, ids = _read_stat(pid), set[int]()
+    for tid in _list_ids(f"/proc/{pid}/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has exited, but its process has not
-            cpus |= os.sched_getaffinity(tid)
-    return ProcessAffinity(
-        pid, psutil.Process(pid).name(), CpuSet.from_ids(cpus), _read_cgroup(pid), stat.is_kernel_thread
-    )
+            ids |= os.sched_getaffinity(tid)
+    cpus = CpuSet.from_ids(ids)
+    if stat.is_dead or cpus.isdisjoint(wanted):
+        return None
+    return ProcessAffinity(pid, _find_name(pid, stat), cpus, _read_cgroup(pid), stat.is_kernel_thread)
 
 
-def _list_threads(pid: int) -> Iterator[int]:
-    with os.scandir(f"/proc/{pid}/task") as entries:
-        yield from (int(entry.name) for entry in entries)
+def _find_name(pid: int, stat: TaskStat) -> str:
+    """Return the name of a process. A name that the kernel has cut is completed from the command line."""
+    if stat.is_kernel_thread or len(stat.name) < _CUT_LENGTH:
+        return stat.name
+    import psutil  # noqa: PLC0415 - few names are so long
+
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).name()
+    return stat.name
+
+
+def _list_ids(directory: str) -> list[int]:
+    """Return the IDs of the processes in /proc, or of the threads in a directory `task`."""
+    with os.scandir(directory) as entries:
+        return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
 
 def _read_stat(pid: int) -> TaskStat:

@@ -22,6 +22,8 @@ class TaskStat(Struct, frozen=True):
     """CPU on which the task ran last."""
     threads: int = 1
     """Number of threads of the task's process."""
+    parent: int = 0
+    """PID of the parent. 0 means that the parent is outside of this PID namespace, or that there is none."""
     terminal: int | None = None
     """Number N of the session's terminal /dev/pts/N. None means that the session has no terminal, or a terminal of another kind."""
 
@@ -48,13 +50,13 @@ def parse_task_stat(text: str) -> TaskStat:
     """
     name, _, rest = text.rpartition(")")
     fields = rest.split()
-    flags, start_ticks, cpu, threads, device = (int(fields[place]) for place in (6, 19, 36, 17, 4))
+    flags, start_ticks, cpu, threads, parent, device = (int(fields[place]) for place in (6, 19, 36, 17, 1, 4))
     major, minor = (
         device >> 8 & 0xFFF,
         device & 0xFF | device >> 12 & 0xFFF00,
     )  # new_encode_dev (include/linux/kdev_t.h)
     terminal = minor if major == _PSEUDOTERMINAL else None
-    return TaskStat(name.partition("(")[2], fields[0], flags, start_ticks, cpu, threads, terminal)
+    return TaskStat(name.partition("(")[2], fields[0], flags, start_ticks, cpu, threads, parent, terminal)
 
 
 def parse_allowed_cpus(status: str) -> CpuSet:

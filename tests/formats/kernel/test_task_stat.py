@@ -8,19 +8,21 @@ import pytest
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, parse_task_stat
 
-TERMINAL, FLAGS, THREADS, START, CPU = 7, 9, 20, 22, 39
+PARENT, TERMINAL, FLAGS, THREADS, START, CPU = 4, 7, 9, 20, 22, 39
 """Numbers of fields (proc_pid_stat(5))."""
 
 
 def text(name: str, state: str = "S", **fields: int) -> str:
     numbers = {FLAGS: fields.get("flags", 0), START: fields.get("start", 0), CPU: fields.get("cpu", 0)}
-    numbers |= {TERMINAL: fields.get("terminal", 0), THREADS: fields.get("threads", 1)}
+    numbers |= {PARENT: fields.get("parent", 1), TERMINAL: fields.get("terminal", 0), THREADS: fields.get("threads", 1)}
     return f"7 ({name}) {state} " + " ".join(str(numbers.get(field, -field)) for field in range(4, 53)) + "\n"
 
 
 @pytest.mark.parametrize("name", ["sh", "a b", ") R 1 2", "((", ""])
 def test_any_name_is_told_from_what_follows(name: str) -> None:
-    assert parse_task_stat(text(name, "D", flags=5, start=99, cpu=3)) == TaskStat(name, "D", 5, 99, 3)
+    assert parse_task_stat(text(name, "D", flags=5, start=99, cpu=3, parent=4)) == TaskStat(
+        name, "D", 5, 99, 3, parent=4
+    )
 
 
 @pytest.mark.parametrize(
