@@ -107,6 +107,7 @@ def test_help_loads_nothing_but_the_list_of_commands() -> None:
         "nodeagent.cli.parser",
         "nodeagent.cli.main",
         "nodeagent.cli.support",
+        "nodeagent.cli.support.colour",
         "nodeagent.cli.support.exit_status",
         "nodeagent.cli.support.printable_output",
         "nodeagent.cli.support.standard_streams",

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from contextlib import suppress
 
 
 def add_color_argument(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +26,17 @@ def find_terminal_width() -> int | None:
     """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout isn't a terminal, or that its width is
     unknown.
     """
-    if not sys.stdout.isatty():
-        return None
-    import shutil
+    return read_columns() if sys.stdout.isatty() else None
 
-    return shutil.get_terminal_size((0, 0)).columns or None
+
+def read_columns() -> int | None:
+    """Return COLUMNS, or else the columns of the terminal in which the command runs. None means that they are unknown."""
+    named = os.environ.get("COLUMNS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    with suppress(OSError, ValueError):  # stdout may be closed, or no terminal
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    return None
 
 
 def text_width() -> int:

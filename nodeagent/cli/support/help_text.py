@@ -6,12 +6,18 @@ import shlex
 import sys
 from pathlib import Path
 
+from nodeagent.cli.support.colour import read_columns
+
 _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
 """Line break before `next: …` and similar lines."""
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
     """Formatter of help texts. Prose is wrapped, and indented lines, which are examples, stay unchanged."""
+
+    def __init__(self, prog: str) -> None:
+        # argparse makes a formatter for each argument, and would load shutil to find the width
+        super().__init__(prog, width=(read_columns() or 80) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(_fill_paragraph(paragraph, width, indent) for paragraph in text.split("\n\n"))
