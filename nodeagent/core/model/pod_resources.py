@@ -208,4 +208,4 @@ def _to_bytes(amount: Quantity | None) -> int:
 
 
 def _list_hugepage_bytes(amounts: Iterable[tuple[str, Quantity]]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((name, amount.value()) for name, amount in amounts if name.startswith(HUGEPAGES_PREFIX)))
+    return tuple(sorted([(name, amount.value()) for name, amount in amounts if name.startswith(HUGEPAGES_PREFIX)]))

@@ -123,7 +123,7 @@ class PodReader:
                     for amounts in (pod.resources.requests, pod.resources.limits)
                 )
                 pod = replace(pod, resources=ResourceRequirements(requests, limits))
-        pod = replace(pod, uid=pod.uid or hash_uid(pod))
+        pod = pod if pod.uid else replace(pod, uid=hash_uid(pod))
         return DecodedPod(pod, tuple(self._unused), tuple(self._not_run))
 
     def _refuse(self, fields: Fields, reasons: Mapping[str, str]) -> None:

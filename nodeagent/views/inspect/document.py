@@ -58,10 +58,9 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
         view = _narrow(view, pod_uids)
     wanted, plan, found = _compare_cgroups(view)
     entries = view.state.entries
-    owners = {path: owner for entry in view.state.entries for path, owner in _owners_by_path(entry)}
+    owners = {path: owner for entry in entries for path, owner in _owners_by_path(entry)} if found else {}
     if pod_uids is not None:
-        own = {path for entry in entries for path, _ in _owners_by_path(entry)}
-        paths = own | {cpuset_path(path) for path in own}
+        paths = owners.keys() | {cpuset_path(path) for path in owners}
         found = tuple(d for d in found if d.path in paths)
     places, by_path = Places(view.node.topology), {want.path: want for want in wanted}
     differing = frozenset(difference.path for difference in found)
