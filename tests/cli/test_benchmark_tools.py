@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,10 +15,14 @@ import pytest
 import yaml
 
 from integration.contrib import CONTRIB
+from nodeagent.cli.support.numeric_arguments import time_span
+from nodeagent.core.certificate.disturbances import THRESHOLDS
 from nodeagent.formats.wire.exchange import Peer
 from tests.support.installed_command import install_command
 from tests.support.job_agent import admit_job, answer_jobs
 
+HIGHEST = 2**31
+"""A threshold that nothing exceeds: each run is clean, although all other programs share its CPUs."""
 CERTIFIED = str(CONTRIB / "benchmark/certified")
 
 
@@ -27,18 +33,23 @@ class Runs:
         self.directory, self.socket, self.programs, self.log = directory, socket, programs, log
         self.results = directory / "results.json"
 
-    def run(self, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        options = ("--socket", self.socket, "--cpus", "1", "--memory", "1Gi", *options)
+    def start(self, *command: str) -> subprocess.CompletedProcess[str]:
         # pytest-benchmark measures nothing in a worker of xdist, which this test may run in
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        own = {"PATH": f"{self.programs}:{environment['PATH']}", "HOME": str(self.directory)}
         return subprocess.run(
-            [sys.executable, CERTIFIED, str(self.results), *options, "--", *command],
+            command,
             cwd=self.directory,
-            env={**environment, "PATH": f"{self.programs}:{environment['PATH']}"},
+            env={**environment, **own},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    def run(self, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        options = ("--socket", self.socket, "--cpus", "1", "--memory", "1Gi", *options)
+        return self.start(sys.executable, CERTIFIED, str(self.results), *options, "--", *command)
 
     def refused(self, *words: str) -> tuple[int, str]:
         done = subprocess.run([sys.executable, CERTIFIED, *words], capture_output=True, text=True, check=False)
@@ -62,8 +73,13 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     log = tmp_path / "log"
 
     def answer(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
-        log.write_text("admitted\n")
-        return {**admit_job(arguments, peer), "cgroup": str(tmp_path), "numaNodes": "0", "configurationHash": "abc"}
+        with log.open("a") as file:
+            file.write("admitted\n")
+        place = {"cgroup": str(tmp_path), "numaNodes": "0", "configurationHash": "abc"}
+        clean = (
+            {"runThresholds": dict.fromkeys(THRESHOLDS, HIGHEST)} if "maxMs" in arguments or "wait" in arguments else {}
+        )
+        return {**admit_job(arguments, peer), **place, **clean, "endsAtMs": 2**50}
 
     with answer_jobs(answer) as socket:
         yield Runs(tmp_path, socket, str(Path(install_command(tmp_path / "prefix")).parent), log)
@@ -84,18 +100,21 @@ def test_pytest_benchmark_has_it_in_its_machine(runs: Runs) -> None:
     runs.check(done, json.loads(runs.results.read_text())["machine_info"]["nodeagent"])
 
 
-@pytest.mark.parametrize(
-    ("results", "place"),
-    [({"context": {"num_cpus": 4}, "benchmarks": []}, ("context",)), ({"results": [{"command": "true"}]}, ())],
-    ids=["Google Benchmark", "hyperfine"],
-)
-def test_others_have_it_in_their_context(runs: Runs, results: Mapping[str, Any], place: tuple[str, ...]) -> None:
-    done = runs.run("sh", "-c", f"echo '{json.dumps(results)}' >results.json")
-    found = written = json.loads(runs.results.read_text())
-    for name in place:
-        found = found[name]
+def test_google_benchmark_has_it_in_its_context(runs: Runs) -> None:
+    program = "import google_benchmark as b\n@b.register\ndef empty(state):\n    while state: pass\nb.main()\n"
+    (runs.directory / "benchmark.py").write_text(program)
+    words = ("--benchmark_min_time=1x", f"--benchmark_out={runs.results}", "--benchmark_out_format=json")
+    done = runs.run(sys.executable, "benchmark.py", *words)
+    found = json.loads(runs.results.read_text())
+    assert [one["name"] for one in found["benchmarks"]] == ["empty"]
+    runs.check(done, found["context"]["nodeagent"])
+
+
+def test_others_have_it_beside_their_results(runs: Runs) -> None:
+    done = runs.run("sh", "-c", """echo '{"results": [{"command": "true"}]}' >results.json""")
+    found = json.loads(runs.results.read_text())
     runs.check(done, found.pop("nodeagent"))
-    assert written == results, "the rest is as it was"
+    assert found == {"results": [{"command": "true"}]}, "the rest is as it was"
 
 
 def test_a_failed_command_keeps_its_status_and_old_results_get_no_verdict(runs: Runs) -> None:
@@ -133,22 +152,88 @@ def test_what_cannot_be_is_refused_before_anything_runs(runs: Runs) -> None:
     assert runs.refused("results.json", "--repeat", "3", "--", "true") == (64, "certified")
 
 
-def test_the_clock_of_rebench_starts_when_the_job_has_its_cpus(runs: Runs) -> None:
-    conf = yaml.safe_load((CONTRIB / "benchmark/rebench.conf").read_text())
-    suite, executor = conf["benchmark_suites"]["loops"], conf["executors"]["exclusive"]
-    (benchmark,) = suite["benchmarks"]
-    command = f"{executor['executable']} {suite['command']}" % {
-        "benchmark": benchmark["sum"]["command"],
-        "invocation": 1,
-    }
-    if suite["gauge_adapter"] == "Time":  # which puts the clock before the whole command
-        command = f"/usr/bin/time -p {command}"
-    clock = runs.directory / "clock"
-    clock.write_text(f'#!/bin/sh\necho clock "$@" >>{runs.log}\n')
-    clock.chmod(0o755)
-    command = command.replace("/usr/bin/time", str(clock)).replace(
-        "nodeagent job", f"nodeagent job --socket {runs.socket}"
+def test_rebench_measures_each_clean_invocation_from_when_the_job_has_its_cpus(runs: Runs) -> None:
+    clock = runs.directory / "clock"  # the second run is disturbed: ReBench only sees the status
+    clock.write_text(
+        f"""#!/bin/sh
+        echo clock >>{runs.log}
+        [ $(grep -c clock {runs.log}) != 2 ] || exit 123
+        exec /usr/bin/time "$@"
+        """
     )
-    environment = {**os.environ, "PATH": f"{runs.programs}:{os.environ['PATH']}"}
-    subprocess.run(command, shell=True, cwd=runs.directory, env=environment, check=False)
-    assert runs.log.read_text() == "admitted\nclock -p python3 -c sum(range(10_000_000))\n"
+    clock.chmod(0o755)
+    conf = (CONTRIB / "benchmark/rebench.conf").read_text()
+    conf = conf.replace("nodeagent job", f"{runs.programs}/nodeagent job --socket {runs.socket}")
+    (runs.directory / "rebench.conf").write_text(conf.replace("/usr/bin/time", str(clock)))
+    (shown,) = re.findall(r"`rebench (.*)`", conf)
+    done = runs.start(f"{Path(sys.executable).parent}/rebench", *shlex.split(shown))
+    assert done.returncode == 0, done.stdout
+    measured = [
+        line.split("\t") for line in (runs.directory / "results.data").read_text().splitlines() if line[:1].isdigit()
+    ]
+    totals = {number: float(value) for number, _, value, unit, kind, *_ in measured if (unit, kind) == ("ms", "total")}
+    assert totals.keys() == set("12345"), "the disturbed invocation was repeated"
+    assert all(0 < total < 600_000 for total in totals.values())
+    assert runs.log.read_text().split() == ["admitted", "clock"] * 6
+    reports = [json.loads((runs.directory / f"rebench-{number}.json").read_text()) for number in totals]
+    assert [report["exit"]["status"] for report in reports] == [0] * 5
+
+
+def test_a_whole_run_of_asv_has_one_certificate_beside_its_results(runs: Runs) -> None:
+    (runs.directory / "benchmarks").mkdir()
+    (runs.directory / "benchmarks/__init__.py").write_text("")
+    (runs.directory / "benchmarks/ids.py").write_text("import os\n\n\ndef track_parents():\n    return os.getsid(0)\n")
+    conf = {"version": 1, "project": "ids", "repo": ".", "branches": ["main"], "environment_type": "existing"}
+    (runs.directory / "asv.conf.json").write_text(json.dumps(conf))
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.com")
+    for words in (("init", "-q", "-b", "main"), ("add", "asv.conf.json"), ("commit", "-qm", "first")):
+        runs.start(*git, *words).check_returncode()
+    asv = f"{Path(sys.executable).parent}/asv"
+    runs.start(asv, "machine", "--yes").check_returncode()
+    page = (CONTRIB.parent / "docs/how-to/benchmark-tools.md").read_text()
+    (shown,) = re.findall(r"^nodeagent job (.* -- )asv (run .*)$", page, re.MULTILINE)
+    job, words = map(shlex.split, shown)
+    head = runs.start("git", "rev-parse", "HEAD").stdout.strip()
+    own = ("--python=same", f"--set-commit-hash={head}")  # builds nothing
+    done = runs.start("nodeagent", "job", "--socket", runs.socket, *job, asv, *words, *own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (results,) = (runs.directory / "results").glob(f"*/{head[:8]}-*.json")
+    assert json.loads(results.read_text())["results"]["ids.track_parents"][0] == [os.getsid(0)]
+    report = json.loads((runs.directory / job[job.index("--report") + 1]).read_text())
+    assert (report["exit"]["status"], runs.log.read_text()) == (0, "admitted\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "schema", "more"),
+    [
+        ("github.yml", "vendor.github-workflows", ()),
+        ("gitlab.yml", "vendor.gitlab-ci", ("--data-transform", "gitlab-ci")),
+    ],
+)
+def test_the_steps_of_runners_are_what_they_understand(
+    runs: Runs, file: str, schema: str, more: tuple[str, ...]
+) -> None:
+    words = ("-m", "check_jsonschema", "--builtin-schema", schema, *more, str(CONTRIB / "benchmark" / file))
+    done = runs.start(sys.executable, *words)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("file", ["github.yml", "gitlab.yml"])
+def test_a_runner_waits_longer_than_its_job_and_keeps_each_certificate(runs: Runs, file: str) -> None:
+    step = yaml.safe_load((CONTRIB / "benchmark" / file).read_text())
+    if file == "github.yml":
+        job = step["jobs"]["benchmark"]
+        seconds, (command,) = job["timeout-minutes"] * 60, [one["run"] for one in job["steps"] if "run" in one]
+        (kept,) = [one["with"]["path"] for one in job["steps"] if "upload-artifact" in one.get("uses", "")]
+    else:
+        job = step["benchmark"]
+        seconds, (command,), (kept,) = time_span(job["timeout"]), job["script"], job["artifacts"]["paths"]
+    spans = [time_span(text) for text in re.findall(r"(?:--wait=|--max-time )(\S+)", command)]
+    assert len(spans) == 2
+    assert sum(spans) < seconds
+    benchmark = runs.directory / "benchmark"
+    benchmark.write_text("#!/bin/sh\n")
+    benchmark.chmod(0o755)
+    done = runs.start(*shlex.split(command.replace("nodeagent job", f"nodeagent job --socket {runs.socket}")))
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in runs.directory.glob(kept)] == ["run-1.json"], "the first run is clean"
