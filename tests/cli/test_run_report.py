@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -539,6 +540,22 @@ def test_a_page_has_the_timeline_of_what_disturbed(tmp_path: Path, capsys: pytes
     assert page.count("<table>") == 1, "none without rows"
     assert "an even number of <code>--cpus</code>" in page
     capsys.readouterr()
+
+
+def test_the_page_says_what_was_equal_and_how_runs_ended_as_the_text_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = RunTree(tmp_path)
+    report = tree.report(lambda: tree.run(10))
+    for name, end in (("good", {}), ("failed", {"status": 3}), ("killed", {"status": None, "signal": "SIGKILL"})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**report, "exit": {**report["exit"], **end}}))
+    files = [f"{tmp_path}/{name}.json" for name in ("good", "failed", "killed")]
+    assert main(["report", "compare", *files, "--html", f"{tmp_path}/page.html"]) == 0
+    text, page = capsys.readouterr().out, unescape((tmp_path / "page.html").read_text())
+    (equal,) = set(re.findall(r"^  (no difference in other-tasks, .* was measured)$", text, re.MULTILINE))
+    assert page.count(equal) == 2, "the good run is compared with nothing"
+    for end in (", exit status 3", ", ended by a signal"):
+        assert (text.count(end), page.count(end)) == (1, 1)
 
 
 def test_the_page_of_a_short_and_a_long_run_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

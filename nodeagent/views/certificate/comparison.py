@@ -236,8 +236,8 @@ def render_comparison(document: Mapping[str, Any]) -> str:
         for fact in one["facts"]:
             value, before = (format_fact(fact["name"], fact[key]) for key in ("value", "good"))
             lines.append(f"  other {fact['name']}" + (f": {value}; good: {before}" if value != before else ""))
-        if not one["differences"] and not one["facts"]:
-            lines.append(f"  no difference in {', '.join(one['same'])} was measured")
+        if same := format_same(one):
+            lines.append(f"  {same}")
         unknown = sorted({*good["unknown"], *one["unknown"]})
         if unknown:
             lines.append(f"  unknown in one of the reports: {', '.join(unknown)}")
@@ -245,10 +245,21 @@ def render_comparison(document: Mapping[str, Any]) -> str:
 
 
 def _format_run(run: Mapping[str, Any]) -> str:
-    end = "" if run["exitStatus"] == 0 else f", exit status {run['exitStatus']}"
-    return f"{run['microseconds'] / 1_000_000:.2f} s, {run['verdict']}" + (
-        ", ended by a signal" if run["exitStatus"] is None else end
-    )
+    return f"{run['microseconds'] / 1_000_000:.2f} s, {run['verdict']}{format_exit(run['exitStatus'])}"
+
+
+def format_exit(status: int | None) -> str:
+    """Format the end of a run. The result is empty for a command that succeeded."""
+    if status is None:
+        return ", ended by a signal"
+    return "" if status == 0 else f", exit status {status}"
+
+
+def format_same(run: Mapping[str, Any]) -> str:
+    """Format what was compared with the good run. The result is empty if a difference was found."""
+    if run["differences"] or run["facts"]:
+        return ""
+    return f"no difference in {', '.join(run['same'])} was measured"
 
 
 def format_duration(per_mille: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from nodeagent.views.certificate.comparison import ReadReport, format_duration, format_fact
+from nodeagent.views.certificate.comparison import ReadReport, format_duration, format_exit, format_fact, format_same
 from nodeagent.views.certificate.words import format_rate
 
 _COMMAND = re.compile("`([^`]+)`")
@@ -52,11 +52,12 @@ def _render_run(report: ReadReport, run: Mapping[str, Any], longest_us: int) -> 
     for fact in run.get("facts", ()):
         value, good = (escape(format_fact(fact["name"], fact[key])) for key in ("value", "good"))
         rows.append(f"<tr><td>other {escape(fact['name'])}{value and f': {value}'}<td>{good}<td>")
+    same = f'<p class="aside">{escape(text)}</p>\n' if "same" in run and (text := format_same(run)) else ""
     table = "\n".join(("<table><tr><th>this run<th>good run<th>remedy", *rows)) + "</table>\n" if rows else ""
     unknown = f'<p class="aside">unknown: {escape(", ".join(run["unknown"]))}</p>\n' if run["unknown"] else ""
     return (
         f"<h2>{escape(run['file'])}: {run['microseconds'] / 1_000_000:.2f} s{duration}, "
-        f'<span class="{verdict}">{verdict}</span></h2>\n{table}{unknown}'
+        f'<span class="{verdict}">{verdict}</span>{format_exit(run["exitStatus"])}</h2>\n{table}{same}{unknown}'
         f"{_draw_timeline(report, longest_us)}\n"
     )
 
