@@ -284,7 +284,7 @@ def test_a_reservation_that_is_saved_while_a_turn_forgets_an_ended_one_stays(
     assert (b"new" in path.read_bytes(), b"ended" in path.read_bytes()) == (True, False)
 
 
-def test_a_reservation_whose_request_is_cut_short_while_it_is_saved_is_respected_all_the_time(
+def test_a_reservation_whose_request_is_cut_short_while_it_is_saved_is_respected_and_has_its_name_all_the_time(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, goes_on, listed = threading.Event(), threading.Event(), list[list[str]]()
@@ -303,13 +303,19 @@ def test_a_reservation_whose_request_is_cut_short_while_it_is_saved_is_respected
     asked = {"name": "night", "amounts": {"cpu": "2"}, "fromMs": daemon.machine.now_ms, "forMs": HOUR}
 
     async def cut_short() -> None:
-        request = asyncio.create_task(reserving.answer(asked, Peer(os.getuid(), frozenset(), os.getpid())))
+        first, second = (reserving.answer(asked, Peer(os.getuid(), frozenset(), os.getpid())) for _ in range(2))
+        request = asyncio.create_task(first)
         await asyncio.to_thread(began.wait)
         request.cancel()
-        with suppress(asyncio.CancelledError):
-            await request
+        of_same_name = asyncio.create_task(second)
+        for _ in range(100):
+            await asyncio.sleep(0)
         listed.append([one.name for one in reservations.list_for_turn()])
         goes_on.set()
+        with suppress(asyncio.CancelledError):
+            await request
+        with pytest.raises(ReservationError, match="there is a reservation night already"):
+            await of_same_name
 
     answered(daemon, lambda: asyncio.run(cut_short()))
     listed += [[one.name for one in found] for found in (reservations.list_for_turn(), reservations.list_current())]

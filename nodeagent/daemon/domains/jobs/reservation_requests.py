@@ -116,9 +116,14 @@ class ReservationRequests:
         finally:
             if not has_room:
                 self._reservations.drop_held()
-        if has_room:  # the reservation stays held until it is saved, even if this request is cancelled meanwhile
-            loop = asyncio.get_running_loop()
-            await asyncio.shield(loop.run_in_executor(None, self._reservations.keep, new))
+        if (
+            has_room
+        ):  # even if this request is cancelled, the next one is decided on only when this reservation is saved
+            saving = asyncio.get_running_loop().run_in_executor(None, self._reservations.keep, new)
+            try:
+                await asyncio.shield(saving)
+            finally:
+                await asyncio.wait((saving,))
         return obstacle
 
     async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
