@@ -34,7 +34,10 @@ nodeagent reserve --cpus N [--memory AMOUNT] [--from TIME] --for TIME
                          [-o text|json|yaml]"""
     parser.add_argument("--cpus", type=amount, metavar="N", help="CPUs for all jobs in the reservation together")
     parser.add_argument(
-        "--memory", type=amount, metavar="AMOUNT", help="memory for these jobs, such as 4Gi (default: none is reserved)"
+        "--memory",
+        type=amount,
+        metavar="AMOUNT",
+        help="memory for these jobs, such as 4Gi (default: none is kept free, so they may have to wait for memory)",
     )
     parser.add_argument(
         "--from",
