@@ -50,7 +50,7 @@ UNTYPED = {
     (
         "how-to/benchmark-tools.md",
         "",
-    ): "guests have none of these tools: tests/cli/test_benchmark_tools.py runs those of Python",
+    ): "guests have none of these tools: tests/cli/test_benchmark_tools.py runs them, and integration/test_benchmark_tools.py hyperfine",
     ("how-to/latency-test.md", "sudo apt install rt-tests"): "guests have it, and no network",
     (
         "how-to/node-resource-topology.md",

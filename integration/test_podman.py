@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from integration.guest.guest import Guest
-from integration.guest.podman import podman_files
+from integration.guest.programs import bring
 from integration.node import Node, container, pod
 from nodeagent.core.model.idset import CpuSet
 
+PACKAGES = ("podman", "crun")
+"""Podman's own choice is any OCI runtime, and runc is there; `--cgroups=disabled` needs crun."""
 ROOT = "/srv/box"
 """The files of the containers: podman takes a directory for an image's."""
 SLEEP = f"--rm --network host --rootfs {ROOT} /bin/busybox sleep infinity"
@@ -34,12 +36,8 @@ ExecStart=podman run --cgroups=split --sdnotify=conmon {SLEEP}
 def node(four_nodes: Guest) -> Iterator[Node]:
     """With podman, and a directory to run containers in."""
     node = Node(four_nodes)
-    node.guest.put("/root/podman.tar.gz", podman_files(four_nodes.image.release).read_bytes())
-    node.run(
-        "tar -C / --no-overwrite-dir --keep-directory-symlink -xzf /root/podman.tar.gz && rm /root/podman.tar.gz && ldconfig;"
-        f"mkdir -p {ROOT}/bin && cp $(command -v busybox) {ROOT}/bin/busybox",
-        timeout_seconds=60,
-    )
+    bring(four_nodes, PACKAGES)
+    node.run(f"mkdir -p {ROOT}/bin && cp $(command -v busybox) {ROOT}/bin/busybox")
     yield node
     node.run("podman rm --all --force --time 0", check=False, timeout_seconds=60)
 
