@@ -237,7 +237,13 @@ def test_the_command_has_what_the_caller_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "status"),
-    [(("sh", "-c", "kill -TERM $$"), -signal.SIGTERM), (("no-such",), 127), (("/etc/passwd",), 126), (("true",), 0)],
+    [
+        (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
+        (("no-such",), 127),
+        (("",), 127),
+        (("/etc/passwd",), 126),
+        (("true",), 0),
+    ],
 )
 def test_its_status_is_the_commands(command: tuple[str, ...], status: int) -> None:
     with answer_jobs(admit_job) as socket:
@@ -249,6 +255,7 @@ def test_its_status_is_the_commands(command: tuple[str, ...], status: int) -> No
     [
         (("sh", "-c", "kill -TERM $$"), -signal.SIGTERM),
         (("no-such",), 127),
+        (("",), 127),
         (("sh", "-c", "exit 7"), 7),
         (("true",), 0),
     ],

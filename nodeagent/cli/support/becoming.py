@@ -38,7 +38,7 @@ def run_command(command: list[str]) -> NoReturn:
     ours = {number: signal(number, SIG_DFL) for number in (SIGPIPE, SIGXFSZ)}
     try:
         os.execvp(command[0], command)  # noqa: S606 - no shell: that is the point
-    except FileNotFoundError as err:
+    except (FileNotFoundError, ValueError) as err:  # execve(2) takes no empty word as a command
         import shlex
 
         looked = "" if "/" in command[0] else f" in PATH {os.environ.get('PATH', os.defpath)}"
