@@ -431,6 +431,11 @@ def test_runs_are_repeated_until_one_fails_and_each_has_its_report(tmp_path: Pat
         (("--report", "x", "--until-clean", "2"), 64, "--until-clean needs --repeat"),
         (("--report", "/nonexistent/x"), 125, "no file can be made in /nonexistent"),
         (("--report", "/tmp"), 125, "it is a directory, link, device, FIFO or socket"),
+        (("--report", "/", "--repeat", "2"), 125, "cannot write /: it is a directory"),
+        (("--report", "..", "--repeat", "2"), 125, "cannot write ..: it is a directory"),
+        (("--report", "nowhere/"), 125, "cannot write nowhere/: it is a directory"),
+        (("--report", "r" * 255), 125, "r.new: File name too long"),
+        (("--report", "r" * 255, "--repeat", "2"), 125, "r-1: File name too long"),
         (("--report", "/dev/stdout"), 125, "it is a directory, link, device, FIFO or socket"),
     ],
 )
@@ -440,6 +445,12 @@ def test_what_cannot_be_is_said_before_anything_runs(
     done = run(str(tmp_path / "none.sock"), *words, "--", "touch", str(tmp_path / "ran"))
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_report_that_no_temporary_file_can_be_written_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".run-2.json.new").mkdir()
+    done = run(str(tmp_path / "none.sock"), "--report", str(tmp_path / "run.json"), "--repeat", "2", "--", "true")
+    assert (done.returncode, "/.run-2.json.new: it is a directory" in done.stderr) == (125, True), done.stderr
 
 
 # comparison

@@ -379,25 +379,33 @@ def _check_report_files(path: str, repeats: int) -> None:
         JobError: a report can't be created, or an existing file can't be replaced.
     """
     import stat
+    from itertools import chain
     from pathlib import Path
 
     from nodeagent.cli.support.run_report import number_path
+    from nodeagent.edge.files.state_files import temporary_path
 
     directory = Path(path).parent
     why = ""
-    if not os.access(directory, os.W_OK | os.X_OK):
+    if path.rpartition("/")[2] in {"", ".", ".."}:
+        why = "it is a directory"
+    elif not os.access(directory, os.W_OK | os.X_OK):
         why = f"no file can be made in {directory}"
-    for file in [number_path(path, number, repeats) for number in range(1, repeats + 1)] if not why else []:
+    files = () if why else (number_path(path, number, repeats) for number in range(1, repeats + 1))
+    for file in chain.from_iterable((file, temporary_path(file)) for file in files):
         try:
             there, around = Path(file).lstat(), directory.stat()
         except FileNotFoundError:
             continue
-        path = file
-        if not stat.S_ISREG(there.st_mode):
-            why = "it is a directory, link, device, FIFO or socket"
-        elif around.st_mode & stat.S_ISVTX and os.geteuid() not in {0, there.st_uid, around.st_uid}:
-            why = "it is another user's file"
+        except OSError as err:
+            why = os.strerror(err.errno or 0)
+        else:
+            if not stat.S_ISREG(there.st_mode):
+                why = "it is a directory, link, device, FIFO or socket"
+            elif around.st_mode & stat.S_ISVTX and os.geteuid() not in {0, there.st_uid, around.st_uid}:
+                why = "it is another user's file"
         if why:
+            path = file
             break
     if why:
         raise JobError(f"cannot write {path}: {why}", hint="name another file with --report")
