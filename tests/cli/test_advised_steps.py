@@ -3,6 +3,7 @@
 tests/project/test_next_steps.py names these tests for the hints that they carry out.
 """
 
+import errno
 import json
 import os
 import re
@@ -120,6 +121,24 @@ def test_a_file_that_is_not_replaced_can_be_moved_by_the_command_that_is_told(tm
         out = out.with_name("another.json")
     write_out(str(out), b"", replaces=False)
     assert out.read_bytes() == b""
+
+
+def test_a_full_file_system_is_named_where_a_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "node's.json"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", is_full)
+        with pytest.raises(NodeAgentError, match="No space left") as caught:
+            write_out(str(out), b"content", option="--report")
+    told = re.fullmatch(
+        r"make room: `(df .*)` shows the file system; or name another file with --report", caught.value.hint or ""
+    )
+    assert told is not None
+    subprocess.run(told[1], shell=True, check=True)
+    write_out(str(out), b"content")
+    assert out.read_bytes() == b"content"
 
 
 # Manifests

@@ -102,11 +102,15 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
             error=errno.EEXIST,
             hint=f"move it away (`mv {shlex.quote(path)} {shlex.quote(path)}.old`), or name another file with {option}",
         )
-    parent = Path(path).parent
-    way_out = (
-        "make the directory: `mkdir -p {parent}`"
-        if is_absent(str(parent))
-        else "see who may write there: `namei -l {parent}`"
-    )
-    hint = f"{way_out.format(parent=shlex.quote(str(parent)))}; or name another file with {option}"
-    state_files.write_atomically(path, content, mode=mode, hint=hint)
+    try:
+        state_files.write_atomically(path, content, mode=mode)
+    except state_files.StateFileError as err:
+        parent = Path(path).parent
+        if err.errno in {errno.ENOSPC, errno.EDQUOT}:
+            way_out = "make room: `df {parent}` shows the file system"
+        elif is_absent(str(parent)):
+            way_out = "make the directory: `mkdir -p {parent}`"
+        else:
+            way_out = "see who may write there: `namei -l {parent}`"
+        hint = f"{way_out.format(parent=shlex.quote(str(parent)))}; or name another file with {option}"
+        raise state_files.StateFileError(err.message, path=path, error=err.errno, hint=hint) from err
