@@ -150,6 +150,27 @@ def test_results_without_place_for_a_verdict_are_left_alone(runs: Runs, results:
 def test_what_cannot_be_is_refused_before_anything_runs(runs: Runs) -> None:
     assert runs.refused("results.json", "--cpus", "1") == (64, "usage")
     assert runs.refused("results.json", "--repeat", "3", "--", "true") == (64, "certified")
+    assert runs.refused("/", "--cpus", "1", "--", "true") == (64, "certified")
+    assert runs.refused("", "--cpus", "1", "--", "true") == (64, "certified")
+    (runs.directory / "old.report.json").mkdir()
+    assert runs.refused(f"{runs.directory}/old.json", "--cpus", "1", "--", "true") == (64, "certified")
+
+
+def test_a_link_a_mode_and_a_file_of_a_similar_name_stay(runs: Runs) -> None:
+    mine = runs.directory / "results.new"
+    mine.write_text("mine")
+    runs.results.symlink_to("real.json")
+    done = runs.run("sh", "-c", "echo '{}' >results.json; chmod 640 real.json")
+    real = runs.directory / "real.json"
+    runs.check(done, json.loads(real.read_text())["nodeagent"])
+    assert (runs.results.is_symlink(), mine.read_text(), real.stat().st_mode & 0o777) == (True, "mine", 0o640)
+    assert not list(runs.directory.glob(".certified-*"))
+
+
+def test_a_pipe_in_place_of_results_is_not_waited_for(runs: Runs) -> None:
+    done = runs.run("mkfifo", "results.json")
+    assert done.returncode == 1
+    assert "certified: the command has not written" in done.stderr
 
 
 def test_rebench_measures_each_clean_invocation_from_when_the_job_has_its_cpus(runs: Runs) -> None:
