@@ -569,6 +569,18 @@ def test_the_page_says_what_was_equal_and_how_runs_ended_as_the_text_does(
         assert (text.count(end), page.count(end)) == (1, 1)
 
 
+def test_a_page_does_not_replace_a_report(
+    reports: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    was = Path(reports["bad"]).read_bytes()
+    words = ["report", "compare", reports["good"], reports["bad"], "--html"]
+    assert main([*words, f"{tmp_path}/../{tmp_path.name}/bad.json"]) == 64
+    told = capsys.readouterr()
+    assert ("would replace a report" in told.err, told.out) == (True, "")
+    assert Path(reports["bad"]).read_bytes() == was
+    assert main([*words, f"{tmp_path}/runs.html"]) == 0, "as the hint says"
+
+
 def test_the_page_of_a_short_and_a_long_run_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The times of the short run don't lie on each other, no name is wider than the page, and the text is light on a dark page."""
     tree = RunTree(tmp_path)

@@ -64,6 +64,7 @@ DISK = "integration/test_faults.py::test_a_disk_that_takes_nothing_refuses_the_p
 KIND = "tests/daemon/test_problem_kinds.py::test_what_is_wrong_is_told_by_any_one_of_four_and_is_over_once_it_is_mended"
 
 STEPS: tuple[tuple[str, str], ...] = (
+    (r"name another file with --html", "tests/cli/test_run_report.py::test_a_page_does_not_replace_a_report"),
     (r"start it with `systemctl start nodeagent`", AWAY),
     (r"systemctl reload nodeagent-launcher|`systemctl restart nodeagent` makes the directory", MISHAP),
     (r"systemctl start nodeagent-pods", UNIT),

@@ -3,11 +3,13 @@
 import argparse
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from nodeagent.cli.support.actions import add_actions
 from nodeagent.cli.support.colour import find_terminal_width
 from nodeagent.cli.support.documents import add_output_argument, render_document, write_out
+from nodeagent.cli.support.exit_status import UsageError
 from nodeagent.cli.support.named_files import NamedFile, named_path
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.syntax.json_values import MisfitError
@@ -50,9 +52,12 @@ def run(options: argparse.Namespace) -> int:
     """Compare the reports, and print the differences.
 
     Raises:
-        NodeAgentError: a report cannot be read.
+        NodeAgentError: a report cannot be read, or the page would replace one.
     """
-    reports = [read_file(path) for path in (options.good, *options.bad)]
+    paths = (options.good, *options.bad)
+    reports = [read_file(path) for path in paths]
+    if options.html is not None and any(_is_same_file(options.html, path) for path in paths):
+        raise UsageError(f"--html {options.html} would replace a report", hint="name another file with --html")
     document = describe_comparison(reports[0], reports[1:])
     sys.stdout.write(
         render_document(
@@ -62,6 +67,12 @@ def run(options: argparse.Namespace) -> int:
     if options.html is not None:
         write_out(options.html, render_page(reports, document).encode(), mode=0o644, option="--html")
     return 0
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    with suppress(OSError):  # one isn't there yet
+        return Path(one).samefile(other)
+    return False
 
 
 def read_file(path: NamedFile) -> ReadReport:
