@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -620,18 +620,21 @@ def test_what_is_known_of_unchanged_files_is_what_another_scan_finds(data: st.Da
         directory, known = Path(place), KnownManifests()
         names = st.sampled_from(("a.yaml", "b.yaml", "c.json", ".hidden.yaml", "other.txt"))
         for _ in range(data.draw(st.integers(1, 6))):
+            changed = set[str]()
             for _ in range(data.draw(st.integers(0, 3))):
                 file, content = directory / data.draw(names), data.draw(st.sampled_from((b"x", b"y", b"long")))
+                changed.add(file.name)
                 match data.draw(st.sampled_from(("write", "remove", "rename", "link"))):
                     case "write" if not file.is_symlink():
                         file.write_bytes(content)
                     case "remove":
                         file.unlink(missing_ok=True)
                     case "rename" if file.exists():
-                        file.rename(directory / data.draw(names))
+                        changed.add(file.rename(directory / data.draw(names)).name)
                     case "link" if not os.path.lexists(file):
                         file.symlink_to(directory / data.draw(names))
-            assert scan_manifests(place, known) == scan_manifests(place)
+            part = data.draw(st.sampled_from((0.0, 0.0, 1.0)))
+            assert scan_manifests(place, known, part, changed) == scan_manifests(place)
 
 
 def test_a_scan_in_parts_finds_new_files_at_once_and_each_other_change_in_time(tmp_path: Path) -> None:
@@ -655,7 +658,17 @@ def test_a_scan_in_parts_finds_new_files_at_once_and_each_other_change_in_time(t
         assert {file.name: file.content for file in seen[-1].files}["7.yaml"] == b"333"
 
 
-def test_a_scan_looks_only_at_links_and_at_files_that_are_new_replaced_or_named(tmp_path: Path) -> None:
+def looked_at(
+    directory: Path, known: KnownManifests, part: float, changed: AbstractSet[str]
+) -> tuple[AbstractSet[str], dict[str, Any]]:
+    """Scan, and return the names that were looked at, and the contents by name."""
+    with patch.object(os, "stat", wraps=os.stat) as looked, patch.object(os, "scandir", wraps=os.scandir) as listed:
+        found = scan_manifests(str(directory), known, part, changed)
+    names = {call.args[0] for call in looked.call_args_list} | {"." for _ in listed.call_args_list}
+    return names, {file.name: file.content for file in found.files}
+
+
+def test_a_scan_looks_only_at_links_and_at_files_that_are_named_or_new_or_replaced(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"{number}.yaml").write_bytes(b"1")
     (tmp_path / "link.yaml").symlink_to("0.yaml")
@@ -666,11 +679,46 @@ def test_a_scan_looks_only_at_links_and_at_files_that_are_new_replaced_or_named(
         (tmp_path / "7.yaml").write_bytes(b"7")
         (tmp_path / ".8.yaml").write_bytes(b"8")
         (tmp_path / ".8.yaml").rename(tmp_path / "8.yaml")
+        (tmp_path / "10.yaml").write_bytes(b"10")
         (tmp_path / "new.yaml").write_bytes(b"new")
         (tmp_path / "9.yaml").write_bytes(b"9")
-        with patch.object(os, "stat", wraps=os.stat) as looked:
-            found = scan_manifests(str(tmp_path), known, 0.0, {"7.yaml", "gone.yaml"})
-    assert {call.args[0] for call in looked.call_args_list} == {"7.yaml", "8.yaml", "link.yaml", "new.yaml"}
-    contents = {file.name: file.content for file in found.files}
-    assert [contents[name] for name in ("7.yaml", "8.yaml", "new.yaml")] == [b"7", b"8", b"new"]
-    assert contents["9.yaml"] == b"1", "nobody has named it"
+        names, contents = looked_at(tmp_path, known, 0.0, {"7.yaml", "10.yaml", ".8.yaml", "gone.yaml", "beside.conf"})
+        assert names == {"7.yaml", "10.yaml", "new.yaml", "link.yaml"}
+        found = [contents[name] for name in ("7.yaml", "8.yaml", "10.yaml", "new.yaml")]
+        assert found == [b"7", b"1", b"10", b"new"]
+        assert [*contents] == sorted(contents)
+        names, contents = looked_at(tmp_path, known, 0.01, set())
+        assert names >= {".", "8.yaml", "link.yaml"}
+        assert len(names) == 4, "and one in rotation"
+        assert contents["8.yaml"] == b"8"
+        assert contents["9.yaml"] == b"1", "nobody has named it"
+
+
+@pytest.mark.parametrize(
+    "renames", [["0.yaml new.yaml", "new.yaml last.yaml"], ["0.yaml 3.yaml", "1.yaml 0.yaml", "3.yaml 1.yaml"]]
+)
+def test_the_first_report_of_some_renames_finds_all_files(tmp_path: Path, renames: list[str]) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.yaml").write_bytes(b"%d" % number)
+    long_ago = time.time_ns() - 10**10
+    known = KnownManifests()
+    with patch.object(time, "time_ns", lambda: long_ago + 2 * 10**10):  # as above
+        scan_manifests(str(tmp_path), known)
+        for one in renames:
+            before, after = one.split()
+            (tmp_path / before).rename(tmp_path / after)
+        _, contents = looked_at(tmp_path, known, 0.0, set(renames[0].split()))
+    assert sorted(contents.values()) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_TOTAL_BYTES"])
+def test_a_named_file_beyond_a_limit_is_left_out_as_by_a_scan_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(manifests, limit, 3)
+    known = KnownManifests()
+    for name in ("a.yaml", "b.yaml", "c.yaml"):
+        (tmp_path / name).write_bytes(b"1")
+    scan_manifests(str(tmp_path), known)
+    (tmp_path / "0.yaml").write_bytes(b"1")
+    assert scan_manifests(str(tmp_path), known, 0.0, {"0.yaml"}) == scan_manifests(str(tmp_path))

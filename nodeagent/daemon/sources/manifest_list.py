@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -82,25 +83,21 @@ class ManifestList:
         is_timeless = self._last is not None and not (self._last.problems or self._last.unreadable or scan.others)
         if self._last is not None and scan is scan_before and is_timeless and not (scan.is_partial or draft.problems):
             return self._last
-        parsed: dict[str, _ParsedFile] = {}
         self._overdue.update(scan)
-        for file in scan.files:
-            if file.content is None:
-                draft.unreadable.add(file.name)
-                if not file.being_written:  # if the file is still being written, the end of the write wakes the agent
-                    draft.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
-                elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
-                    draft.problems.append(ManifestProblem(file.name, overdue))
-                continue
-            known = self._parsed.get(file.name)
-            if known is None or known.content != file.content:
-                known = _ParsedFile.of(file.name, file.content, parse_manifest(file.content, file.name))
-                self._alive()
-            parsed[file.name] = known
-            draft.pods += known.manifests
-            if known.others:
-                draft.add_others(file.name, known.others)
-        self._parsed = parsed
+        for file in [file for file in scan.files if file.content is None]:
+            draft.unreadable.add(file.name)
+            if not file.being_written:  # if the file is still being written, the end of the write wakes the agent
+                draft.problems.append(ManifestProblem(file.name, file.problem or "it cannot be read"))
+            elif (overdue := self._overdue.find_open_problem(file.name)) is not None:
+                draft.problems.append(ManifestProblem(file.name, overdue))
+        contents = {file.name: file.content for file in scan.files if file.content is not None}
+        self._parsed = {
+            name: known if known is not None and known.content == content else self._parse(name, content)
+            for (name, content), known in zip(contents.items(), map(self._parsed.get, contents), strict=True)
+        }
+        draft.pods += chain.from_iterable([file.manifests for file in self._parsed.values()])
+        for name in [name for name, file in self._parsed.items() if file.others]:
+            draft.add_others(name, self._parsed[name].others)
         draft.resolve_claims()
         if scan.unread:
             draft.problems.append(ManifestProblem(self._directory, f"too many files: {scan.unread} were not read"))
@@ -113,6 +110,10 @@ class ManifestList:
             is_partial=scan.is_partial,
         )
         return self._last if self._last is not None and found == self._last else found
+
+    def _parse(self, name: str, content: bytes) -> "_ParsedFile":
+        self._alive()
+        return _ParsedFile.of(name, content, parse_manifest(content, name))
 
     def close(self) -> None:
         """Stop watching the directory, and save the parsed pods for the next agent process."""

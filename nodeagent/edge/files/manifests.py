@@ -12,7 +12,7 @@ import shlex
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
@@ -123,6 +123,8 @@ class KnownManifests(Struct):
     """Names of the files that are read at every scan."""
     version: tuple[int, int] | None = None
     """The directory's ctime and inode at the last complete scan. None means that another complete scan is needed."""
+    left_bytes: int = MAX_TOTAL_BYTES
+    """Size that further files may have together."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
@@ -210,7 +212,7 @@ def scan_manifests(
         part: fraction of the known files, 0 to 1, that is checked for changes although no change was reported. New and replaced files,
             symbolic links, and files that could not be read are always checked. If nothing has changed, the result is the same object as
             before.
-        changed: names of further files to check.
+        changed: names of further files to check. If `part` is 0, files that another machine has replaced are found by a later scan.
 
     Raises:
         ManifestDirectoryError: the directory is missing or can't be read.
@@ -230,6 +232,8 @@ def scan_manifests(
         doubted = changed | set(known.rotation.take(known.files, part) if part < 1 else known.files)
         if part < 1 and known.last is not None and not _may_have_changed(directory, known, doubted):
             return known.last
+        if not part and known.last is not None and (scan := _scan_named(directory, path, known, changed)) is not None:
+            return scan
         before = _list(directory)
         # the directory is read until it stays unchanged, so that no renamed file is missed
         for left in reversed(range(MAX_READINGS)):
@@ -269,12 +273,12 @@ def _may_have_changed(directory_fd: int, known: KnownManifests, doubted: Abstrac
     return any(known.files[name].file.content is None for name in names)
 
 
-_INODE, _CTIME = 1, 4
+_INODE, _CTIME, _MODE = 1, 4, 5
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Function that returns the stamp: the values of a file's status that change whenever the file changes. The inode number is at _INODE, and
-the ctime at _CTIME.
+"""Function that returns the stamp: the values of a file's status that change whenever the file changes. The inode number is at _INODE, the
+ctime at _CTIME, and the mode at _MODE.
 """
 
 
@@ -297,7 +301,7 @@ def _list(directory_fd: int) -> _Listing:
                     unread += MAX_FILES
             elif len(others) < MAX_FILES and not name.endswith("~") and not _leads_to_directory(entry):
                 others.append(_make_printable(name))
-    first_names = sorted(names, key=None if all(map(str.isascii, names)) else os.fsencode)[:MAX_FILES]
+    first_names = _sort_names(names)[:MAX_FILES]
     return _Listing(
         {name: names[name] for name in first_names},
         unread + len(names) - len(first_names),
@@ -305,6 +309,10 @@ def _list(directory_fd: int) -> _Listing:
         (changed_ns, entries_hash),
         _is_certain(changed_ns),
     )
+
+
+def _sort_names(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=None if all(map(str.isascii, names)) else os.fsencode)
 
 
 def _read_version(directory_fd: int) -> tuple[int, int]:
@@ -339,20 +347,77 @@ def _read_all(
                 stamp = _stamp(os.stat(name, dir_fd=directory_fd, follow_symlinks=True))
         if read is None or not read.is_certain or read.stamp != stamp or len(read.file.content or b"") > left_bytes:
             try:
-                found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
+                read = _read_stamped(directory_fd, path, name, stamp, left_bytes)
             except FileNotFoundError:
                 is_whole = False
                 continue
-            if found is None:
+            if read is None:
                 continue
-            is_certain = found.content is not None and bool(stamp) and _is_certain(stamp[_CTIME])
-            read = ReadFile(found, stamp, is_certain and not _is_link(directory_fd, name))
         known.files[name] = read
         if not read.is_certain:
             known.uncertain.add(name)
         left_bytes -= len(read.file.content or b"")
         files.append(read.file)
+    known.left_bytes = left_bytes
     return files, is_whole
+
+
+def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: AbstractSet[str]) -> ManifestScan | None:
+    """Check only the files with these names, the new files, and the files that are checked each time. `known` is updated.
+
+    Returns:
+        The manifests. None means that each file must be checked: for instance, a known file that is missing or replaced may have another
+        file's name by now.
+    """
+    last, files, uncertain, left_bytes = known.last, dict(known.files), set(known.uncertain), known.left_bytes
+    present = set(os.listdir(directory_fd))
+    if last is None or last.is_partial or last.unread or last.others or not files.keys() <= present:
+        return None
+    for name in (present - files.keys()) | (present & changed) | uncertain:
+        if name[0] == "." or name[-1] == "~":
+            continue
+        read, stamp = files.get(name), tuple[int, ...]()
+        with suppress(OSError):  # as in _read_all
+            stamp = _stamp(os.stat(name, dir_fd=directory_fd))
+        if read is not None and stamp[: _INODE + 1] != read.stamp[: _INODE + 1]:
+            return None
+        if read is not None and read.is_certain and stamp == read.stamp:
+            continue
+        if read is None and stamp and stat.S_ISDIR(stamp[_MODE]):
+            continue
+        if not name.endswith(SUFFIXES):
+            return None
+        try:
+            found = _read_stamped(directory_fd, path, name, stamp, MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        left_bytes += len(read.file.content or b"") if read is not None else 0
+        left_bytes -= len(found.file.content or b"") if found is not None else 0
+        if found is None or left_bytes < 0:
+            return None
+        files[name] = found
+        (uncertain.discard if found.is_certain else uncertain.add)(name)
+    if len(files) > MAX_FILES:
+        return None
+    if len(files) > len(known.files):
+        files = {name: files[name] for name in _sort_names(files)}
+    known.files, known.uncertain, known.left_bytes, known.version = files, uncertain, left_bytes, None
+    scan = ManifestScan(tuple([read.file for read in files.values()]))
+    known.last = last if scan == last else scan
+    return known.last
+
+
+def _read_stamped(directory_fd: int, path: str, name: str, stamp: tuple[int, ...], left_bytes: int) -> ReadFile | None:
+    """Read a file that had this stamp before. None means that the name is a directory's.
+
+    Raises:
+        FileNotFoundError: the file doesn't exist any more.
+    """
+    found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
+    if found is None:
+        return None
+    is_certain = found.content is not None and bool(stamp) and _is_certain(stamp[_CTIME])
+    return ReadFile(found, stamp, is_certain and not _is_link(directory_fd, name))
 
 
 def _is_link(directory_fd: int, name: str) -> bool:
