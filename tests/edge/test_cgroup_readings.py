@@ -1,5 +1,7 @@
 """What is kept of earlier readings is what a reading of everything finds, whatever has changed in between and is told."""
 
+from collections.abc import Set as AbstractSet
+
 from hypothesis import given
 from hypothesis.strategies import DataObject, data, integers, sampled_from, sets
 
@@ -31,6 +33,8 @@ class Kernel:
         self.partitions: set[str] = set()
         self.without_cpuset = "nowhere"
         """Cgroup below which no cgroup has a cpuset."""
+        self.lists_read: dict[str, CpuSet] = {}
+        """CPUs of each cgroup's `cpuset.cpus` as of its last reading."""
         self.reads: list[str] = []
         self.lists: list[str] = []
         self.readings = CgroupReadings(self.read, self.list_children)
@@ -49,12 +53,14 @@ class Kernel:
                 above -= self.listed[other]
         return self.listed[path] & above or above
 
-    def read(self, path: str) -> ObservedCgroup | None:
+    def read(self, path: str, changed: AbstractSet[str] | None = None) -> ObservedCgroup | None:
         self.reads.append(path)
         if path not in self.listed:
             return None
+        if changed is None or Attribute.CPUSET_CPUS.value in changed:
+            self.lists_read[path] = self.listed[path]
         kind = ISOLATED if path in self.partitions else MEMBER
-        attributes = ((Attribute.CPUSET_CPUS, self.listed[path]), (Attribute.CPUSET_CPUS_PARTITION, kind))
+        attributes = ((Attribute.CPUSET_CPUS, self.lists_read[path]), (Attribute.CPUSET_CPUS_PARTITION, kind))
         cpus = None if path.startswith(f"{self.without_cpuset}/") else self.effective(path)
         return ObservedCgroup(
             path, frozenset(), frozenset(), attributes if cpus else (), cpus, None, is_populated=False, is_frozen=False

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,8 +216,8 @@ def test_a_process_killed_for_memory_counts_once(tmp_path, events, kills):
     assert CgroupTree(str(tmp_path)).read(frozenset())[""].oom_kills == kills
 
 
-def test_files_of_controllers_that_a_cgroup_does_not_have_are_not_looked_for(tmp_path, monkeypatch):
-    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+def noting_opens(monkeypatch):
+    """The names of the files that are opened from now on."""
     opened, opens = [], os.open
 
     def open_file(path, *args, **more):
@@ -224,9 +225,36 @@ def test_files_of_controllers_that_a_cgroup_does_not_have_are_not_looked_for(tmp
         return opens(path, *args, **more)
 
     monkeypatch.setattr(os, "open", open_file)
+    return opened
+
+
+def test_files_of_controllers_that_a_cgroup_does_not_have_are_not_looked_for(tmp_path, monkeypatch):
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    opened = noting_opens(monkeypatch)
     CgroupTree(str(tmp_path)).read(frozenset())
     controllers = {name.partition(".")[0] for name in opened if "." in name}
     assert controllers == {"cgroup", "cpu", "memory"}
+
+
+def test_only_the_changed_files_are_read_again_and_those_that_the_kernel_changes(tmp_path, monkeypatch):
+    names = ("cgroup.events", "cpu.weight", "cpu.max", "cpuset.cpus", "cpuset.cpus.effective")
+
+    def write(*texts):
+        for name, text in zip(names, texts, strict=True):
+            (tmp_path / name).write_text(f"{text}\n")
+
+    (tmp_path / "cgroup.controllers").write_text("cpu cpuset\n")
+    write("populated 0", "100", "max 100000", "0-3", "0-3")
+    told = iter([None, {("", "cpu.weight")}, {("", "cgroup.subtree_control")}])
+    tree = CgroupTree(str(tmp_path), watch=SimpleNamespace(take_changes=lambda: next(told)))
+    tree.read_changed(frozenset(), 0.0)
+    write("populated 1", "7", "1 2", "0-2", "1")
+    opened = noting_opens(monkeypatch)
+    now = tree.read_changed(frozenset(), 0.0)[""]
+    assert set(opened) & set(names) == {"cgroup.events", "cpu.weight", "cpuset.cpus.effective"}
+    assert (now.is_populated, now.get(Attribute.CPU_WEIGHT), now.cpus_effective) == (True, 7, CpuSet.of(1))
+    assert (now.get(Attribute.CPU_MAX), now.get(Attribute.CPUSET_CPUS)) == (CpuMax(None, 100000), CpuSet.of(0, 1, 2, 3))
+    assert tree.read_changed(frozenset(), 0.0)[""].get(Attribute.CPU_MAX) == CpuMax(1, 2), "then each file is read"
 
 
 def test_a_cgroup_without_cgroups_below_is_not_listed(tmp_path, monkeypatch):

@@ -237,7 +237,7 @@ class Tree:
                 if p.startswith(start) and "/" not in (name := p[len(start) :]) and name
             ]
 
-        def read(path: str) -> ObservedCgroup | None:
+        def read(path: str, _changed: AbstractSet[str] | None) -> ObservedCgroup | None:
             return self.machine.observed(path.__eq__).get(path)
 
         self._readings = CgroupReadings(read, list_children)

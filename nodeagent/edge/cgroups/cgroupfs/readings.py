@@ -6,6 +6,8 @@ change of another cgroup causes.
 
 After a change of CPUs or memory nodes, the cgroups below are therefore also read again. After a change of a partition, every cgroup that
 could have the partition's CPUs is read again. For all other changes, the cgroups are read again in rotation.
+
+If only files of a cgroup have changed, only these files are read, and those that the kernel changes by itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
@@ -27,16 +29,20 @@ class CgroupReadings:
     """Cgroups below the pods' cgroup, each as of its last reading.
 
     Args:
-        read: function that reads a cgroup by its path below the pods' cgroup. None means that the cgroup doesn't exist.
+        read: function that reads a cgroup by its path below the pods' cgroup. None means that the cgroup doesn't exist. The second argument
+            names the files that have changed since the last reading. None means that any file may have changed.
         list_children: function that lists the names of the cgroups directly below a path.
     """
 
     def __init__(
-        self, read: Callable[[str], ObservedCgroup | None], list_children: Callable[[str], Iterable[str]]
+        self,
+        read: Callable[[str, AbstractSet[str] | None], ObservedCgroup | None],
+        list_children: Callable[[str], Iterable[str]],
     ) -> None:
         self._read, self._list_children = read, list_children
         self._known: Mapping[str, ObservedCgroup] = {}
-        self._in_doubt: set[str] = set()
+        self._in_doubt: dict[str, set[str]] = {}
+        """Names of the changed files, by path."""
         self._in_doubt_below: set[str] = {""}
         self._changed_cpusets: set[str] = set()
         self._changed_partitions: set[str] = set()
@@ -53,26 +59,24 @@ class CgroupReadings:
             path: path of a cgroup that was made, removed or changed.
             file: name of the changed file. Empty means the cgroup itself.
         """
-        self._in_doubt.add(path)
-        path = path.removesuffix(f"/{PAYLOAD}")
+        self._in_doubt.setdefault(path, set()).add(file)
+        if path.endswith(f"/{PAYLOAD}"):
+            path = path.removesuffix(f"/{PAYLOAD}")
+            self._in_doubt.setdefault(path, set()).add(f"{PAYLOAD}/{file}")
         if file in _OF_PARTITIONS:
             self._changed_partitions.add(path)
         elif file in _OF_CPUSETS:
             self._changed_cpusets.add(path)
         elif file == SUBTREE_CONTROL or not file:
             self._in_doubt_below.add(path)
-        else:
-            self._in_doubt.add(path)
 
     def doubt_containers(self) -> None:
         """Mark the cgroup of each container with processes to be read again at the next refresh. This is necessary because the kernel
         doesn't report changes of a thread's affinity.
         """
-        self._in_doubt.update(
-            path
-            for path, cgroup in self._known.items()
-            if cgroup.is_populated and cgroup.get(Attribute.FALLBACK_CPUS) is not None
-        )
+        for path, cgroup in self._known.items():
+            if cgroup.is_populated and cgroup.get(Attribute.FALLBACK_CPUS) is not None:
+                self._in_doubt.setdefault(path, set())
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
         """Read the marked cgroups again, and a fraction of the others in rotation.
@@ -87,8 +91,11 @@ class CgroupReadings:
             CgroupError: a cgroup can't be read. It is read again at the next refresh.
         """
         known = dict(self._known)
-        in_doubt = (*self._in_doubt, *self._in_doubt_below, *self._changed_cpusets)
-        wanted = [path for path in in_doubt if _is_managed(path, own)]
+        changed_files: dict[str, AbstractSet[str]] = {
+            path: files for path, files in self._in_doubt.items() if path in known and _is_managed(path, own)
+        }
+        unknown = self._in_doubt.keys() - changed_files.keys()
+        wanted = [path for path in (*unknown, *self._in_doubt_below) if _is_managed(path, own)]
         if "" in self._in_doubt_below:
             wanted += known
         else:
@@ -97,15 +104,16 @@ class CgroupReadings:
                 wanted += [path for path in known if _is_within_any(path, tops)]
             if self._changed_cpusets:
                 having = [path for path, cgroup in known.items() if cgroup.cpus_effective is not None]
-                wanted += [path for path in having if _is_within_any(path, self._changed_cpusets)]
+                below = [path for path in having if _is_within_any(path, self._changed_cpusets)]
+                changed_files = dict.fromkeys(below, frozenset()) | changed_files
             wanted += self._find_beside_partitions(own)
         wanted += self._rotation.take(known, part)
         changed = False
-        for path in dict.fromkeys(wanted):
+        for path, files in (changed_files | dict.fromkeys(wanted)).items():
             before = known.get(path)
             if before is not None and path not in self._known:
                 continue  # the cgroup has just been read, because a cgroup above it is new
-            now = self._read(path)
+            now = self._read(path, files)
             if now is None:
                 gone = [other for other in known if is_within(other, path)]
                 changed |= bool(gone)
@@ -139,7 +147,7 @@ class CgroupReadings:
         if not all(_is_managed(path, own) for path in changed):
             return list(self._known)
         moved = CpuSet()
-        for cgroup in filter(None, (*map(self._known.get, changed), *map(self._read, changed))):
+        for cgroup in filter(None, (*map(self._known.get, changed), *(self._read(path, None) for path in changed))):
             for attribute in _CPUS:
                 cpus = cgroup.get(attribute)
                 moved |= cpus if isinstance(cpus, CpuSet) else CpuSet()
@@ -173,7 +181,7 @@ class CgroupReadings:
                 if not _is_managed(path, own):
                     continue
                 if path not in known:
-                    cgroup = self._read(path)
+                    cgroup = self._read(path, None)
                     if cgroup is None:
                         continue
                     known[path], found = cgroup, True

@@ -4,7 +4,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +65,8 @@ _READ = (
     *(attribute.value for attribute in Attribute),
 )
 _FILES = (CONTROLLERS, *_READ)
+_OF_KERNEL = (*_EVENTS, EFFECTIVE_CPUS, EFFECTIVE_MEMS, Attribute.CPUSET_CPUS_PARTITION.value)
+"""Files that the kernel changes by itself. They are read again whenever a file of the cgroup has changed."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
@@ -254,13 +256,22 @@ class CgroupTree:
             case RemoveCgroup(path):
                 self._remove(path)
 
-    def _read_one(self, path: str) -> ObservedCgroup | None:
-        files = self._files
-        texts = files.read_all(path, _READ)
+    def _read_one(self, path: str, changed: AbstractSet[str] | None = None) -> ObservedCgroup | None:
+        """Read a cgroup. `changed` names the files that have changed since the last reading. None means that any file may have changed."""
+        files, known = self._files, self._read_texts.get(path)
+        names = _READ
+        if changed is not None and known is not None:
+            names = tuple([name for name in _READ if name in _OF_KERNEL or name in changed])
+        texts = files.read_all(path, names)
         if CONTROLLERS not in texts:
             self._read_texts.pop(path, None)
             return None
-        content, known = tuple(map(texts.get, _FILES)), self._read_texts.get(path)
+        content = tuple(map(texts.get, _FILES))
+        if names is not _READ and known is not None:
+            if content[0] != known[0][0]:
+                return self._read_one(path)
+            pairs = zip(_FILES, content, known[0], strict=True)
+            content = tuple([now if now is not None or name in names else before for name, now, before in pairs])
         if known is not None and known[0] == content and not self._has_partitions:
             return known[1]
         try:
@@ -270,7 +281,7 @@ class CgroupTree:
             raise
         kind = observed.get(Attribute.CPUSET_CPUS_PARTITION)
         self._has_partitions |= isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER
-        is_container = Attribute.FALLBACK_CPUS.value in texts
+        is_container = observed.get(Attribute.FALLBACK_CPUS) is not None
         if self._has_partitions and observed.is_populated and is_container and self._find_outside(path):
             # CPUs may have come or gone between these readings, so both values are read a second time
             now = files.read_ids(path, EFFECTIVE_CPUS, CpuSet)
