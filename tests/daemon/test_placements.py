@@ -208,10 +208,10 @@ class Unwatched:
         self._recorder, self._steps = recorder, steps
 
     def __getattr__(self, name: str) -> Any:
-        def called(*arguments: Any) -> Any:
+        def called(*arguments: Any, **named: Any) -> Any:
             fails, self._steps.fails = self._steps.fails, lambda _number, _call: None
             try:
-                return getattr(self._recorder, name)(*arguments)
+                return getattr(self._recorder, name)(*arguments, **named)
             finally:
                 self._steps.fails = fails
 

@@ -1,6 +1,7 @@
 """Files in the state directory: the state, and kubelet's checkpoints, which are derived from the state."""
 
 import shlex
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class Recorder:
         self._written: dict[str, bytes] = {}
         """Last written content of each checkpoint, by file name."""
         self._expected: dict[str, bytes] = {}
+        self._updated_for: tuple[object, ...] = ()
+        """Node, allocations and device pools of the present checkpoints. Empty means that a checkpoint could not be updated."""
         self._has_devices = False
         """Whether any pod has had devices since this process started."""
 
@@ -82,14 +85,19 @@ class Recorder:
         self.set_aside = (*self.set_aside, aside)
 
     def update_checkpoints(
-        self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = ()
+        self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = (), *, rescan: bool = True
     ) -> tuple[Problem, ...]:
         """Update kubelet's checkpoints. The state contains all their data, so neither a failure nor a loss of power loses data.
+
+        Without `rescan`, checkpoints of unchanged allocations aren't checked for changes by other programs.
 
         Return the problems.
         """
         if self._unusable:
             return ()  # the state isn't saved yet, so kubelet's checkpoints aren't written either
+        inputs = (node, promises, pools)
+        if not rescan and self._updated_for and all(map(is_, inputs, self._updated_for)):
+            return ()
         problems = []
         for name, content in encode_checkpoints(node, promises).items():
             try:
@@ -98,6 +106,7 @@ class Recorder:
                 problems.append(Problem.from_error(err))
         if pools or count_devices(promises) or self._has_devices:
             problems += self._write_device_checkpoint(promises, pools)
+        self._updated_for = () if problems else inputs
         return tuple(problems)
 
     def _write_device_checkpoint(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:

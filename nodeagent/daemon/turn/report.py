@@ -96,7 +96,8 @@ class Reporter(Struct, frozen=True):
         log_gathered(done.world, carried.result, state, edges.log)
         drift = log_corrected(carried.result, before.in_sync, state, edges.log)
         self.metrics.count(turn, carried.result, (*drift, *[MOVED] * done.acted.moved_back), saved.took_ms)
-        unprojected = edges.recorder.update_checkpoints(memory.node, state.promises, device_pools(edges, memory))
+        pools = device_pools(edges, memory)
+        unprojected = edges.recorder.update_checkpoints(memory.node, state.promises, pools, rescan=seen.rescan)
         problems = (*seen.problems, *done.problems, *unprojected)
         runs = done.world.runs
         unsettled = (  # whether a change is expected that doesn't wake the agent

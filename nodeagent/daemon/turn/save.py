@@ -49,7 +49,8 @@ def save(edges: Edges, decided: Decided) -> Saved:
     memory, turn = decided.memory, decided.turn
     if turn.state != memory.state or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
-        broken = tuple(violation.text for violation in violations(memory.node.managers, state))
+        checked = memory.state if memory.is_saved and memory.adapted_to is memory.node.managers else None
+        broken = tuple(violation.text for violation in violations(memory.node.managers, state, checked))
         assert not broken, f"a decision violates invariants: {broken}"
         sync = Sync.WHOLE if memory.is_saved and is_decided_again(memory.state, state) else Sync.DURABLE
         try:

@@ -102,11 +102,7 @@ class PlacementFiles:
         temporary = path.with_name(f".{path.name}.new")
         try:
             for directory in (self._directory, path.parent):
-                if directory.is_symlink():
-                    directory.unlink()
-                directory.mkdir(exist_ok=True)
-                if stat.S_IMODE(directory.stat().st_mode) != _DIRECTORY_MODE:
-                    directory.chmod(_DIRECTORY_MODE)
+                _ensure_directory(directory)
             temporary.unlink(missing_ok=True)  # a crash may have left the file
             with temporary.open("xb") as file:
                 os.fchmod(
@@ -138,6 +134,20 @@ class PlacementFiles:
         if path.parent != self._directory:
             with contextlib.suppress(OSError):  # the directory isn't removed if it has files of other containers
                 path.parent.rmdir()
+
+
+def _ensure_directory(directory: Path) -> None:
+    try:
+        mode = directory.lstat().st_mode
+    except FileNotFoundError:
+        mode = 0
+    if stat.S_ISLNK(mode):
+        directory.unlink()
+    if not stat.S_ISDIR(mode):
+        directory.mkdir()
+        mode = 0
+    if stat.S_IMODE(mode) != _DIRECTORY_MODE:  # the umask may have removed permissions
+        directory.chmod(_DIRECTORY_MODE)
 
 
 def _read(file: os.DirEntry[str]) -> bytes | None:

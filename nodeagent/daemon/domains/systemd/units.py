@@ -3,6 +3,7 @@ processes.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,10 +120,15 @@ class SystemdDomain(PassiveDomain):
     def apply(self, change: Change, /) -> None:
         self._cgroups.apply(change)
 
+    @cached_property
+    def _has_former_devices(self) -> bool:
+        """Whether an earlier agent process has left device rules of units."""
+        return Path(self._config.runtime_directory, UNIT_DEVICES).exists()
+
     def take_back(self, state: NodeState, /) -> TakenBack:
         if self._devices is None:
             has_some = bool(taken_devices(state.promises) and state.pods_of_units())
-            if not has_some and not Path(self._config.runtime_directory, UNIT_DEVICES).exists():
+            if not has_some and not self._has_former_devices:
                 return TakenBack({})
             from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
 
