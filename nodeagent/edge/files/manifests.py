@@ -370,7 +370,7 @@ def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: Ab
         file's name by now.
     """
     last, files, uncertain, left_bytes = known.last, dict(known.files), set(known.uncertain), known.left_bytes
-    present = set(os.listdir(directory_fd))
+    version, present = _version(directory_fd), set(os.listdir(directory_fd))
     if last is None or last.is_partial or last.unread or last.others or not files.keys() <= present:
         return None
     for name in (present - files.keys()) | (present & changed) | uncertain:
@@ -397,7 +397,7 @@ def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: Ab
             return None
         files[name] = found
         (uncertain.discard if found.is_certain else uncertain.add)(name)
-    if len(files) > MAX_FILES:
+    if len(files) > MAX_FILES or _version(directory_fd) != version:
         return None
     if len(files) > len(known.files):
         files = {name: files[name] for name in _sort_names(files)}
