@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import Domain, DomainView, TakenBack
+from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.turn.world import Turn, World
@@ -45,8 +46,11 @@ def make_domains(
 
 def merge_views(views: Sequence[DomainView]) -> DomainView:
     """Return the observations of all domains as one value."""
+    cgroups = dict[str, ObservedCgroup]()
+    for view in views:
+        cgroups.update(view.cgroups)
     return DomainView(
-        {path: cgroup for view in views for path, cgroup in view.cgroups.items()},
+        cgroups,
         frozenset[str]().union(*(view.inactive_units for view in views)),
         has_reported_all=all(view.has_reported_all for view in views),
         problems=tuple(problem for view in views for problem in view.problems),

@@ -51,7 +51,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
 def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
     """Describe pods of a container runtime that are refused because of their names. These pods appear in no other list."""
-    known = {entry.pod.uid for entry in state.entries}
+    known = {entry.pod.uid for entry in state.entries} if state.runtime.refused else frozenset[str]()
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
             yield (

@@ -347,6 +347,8 @@ class Jobs:
         """
         self.reservations.end_turn(state)
         with self._lock:
+            if not (self._jobs or self._ended or self._releases):
+                return
             ending = frozenset(
                 e.pod.uid for e in state.entries if e.origin.source == JOBS and e.deleting_since_ms is not None
             )
