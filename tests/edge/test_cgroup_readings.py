@@ -108,6 +108,15 @@ def test_what_is_told_is_enough(draw: DataObject) -> None:
         assert dict(kernel.readings.refresh(OWN_DIRECTORIES, 0.0)) == kernel.find_managed()
 
 
+def test_a_partition_that_is_not_managed_takes_its_cpus_from_all_when_they_change() -> None:
+    kernel = Kernel()
+    kernel.listed["foreign"], kernel.partitions = CpuSet.of(0), {"foreign"}
+    kernel.readings.refresh(OWN_DIRECTORIES, 0.0)
+    kernel.listed["foreign"] = CpuSet.of(1)
+    kernel.readings.doubt("foreign", Attribute.CPUSET_CPUS.value)
+    assert dict(kernel.readings.refresh(OWN_DIRECTORIES, 0.0)) == kernel.find_managed()
+
+
 def make_pods(count: int) -> Kernel:
     kernel = Kernel()
     for number in range(count):

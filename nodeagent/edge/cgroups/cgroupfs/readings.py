@@ -137,10 +137,12 @@ class CgroupReadings:
         """Return the cgroups whose effective CPUs may have changed together with a partition. Their `cpuset.cpus` is empty, or contains
         some of the partition's CPUs.
         """
+        cgroups = {path: self._known.get(path) for path in self._in_doubt_below | self._changed_cpusets}
+        cgroups |= {path: self._read(path, None) for path in self._changed_cpusets if not _is_managed(path, own)}
         changed = self._changed_partitions | {
             path
-            for path in self._in_doubt_below | self._changed_cpusets
-            if path in self._known and self._known[path].get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
+            for path, cgroup in cgroups.items()
+            if cgroup is not None and cgroup.get(Attribute.CPUSET_CPUS_PARTITION) not in {None, MEMBER}
         }
         if not changed:
             return []
