@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -126,9 +125,9 @@ class CgroupFiles:
                 return None
             raise make_error(f"read {file}", file, err) from err
 
-    def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, str]:
+    def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, bytes]:
         """Read `cgroup.controllers` and some small files of one cgroup. Files whose controller is off are left out."""
-        found: dict[str, str] = {}
+        found: dict[str, bytes] = {}
         directory = os.path.join(self._directory, path)  # noqa: PTH118 - as above
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -151,9 +150,9 @@ class CgroupFiles:
                     if err.errno not in _GONE:
                         raise make_error(f"read {directory}/{name}", f"{directory}/{name}", err) from err
                 else:
-                    found[name] = sys.intern(text.decode())  # most cgroups have the same texts, which are thus shared
+                    found[name] = text
                     if name is CONTROLLERS:
-                        names_left += _list_present(names, found[name])
+                        names_left += _list_present(names, text)
         finally:
             os.close(place)
         return found
@@ -200,7 +199,7 @@ class CgroupFiles:
 
 
 @lru_cache(maxsize=64)
-def _list_present(names: tuple[str, ...], controllers: str) -> tuple[str, ...]:
+def _list_present(names: tuple[str, ...], controllers: bytes) -> tuple[str, ...]:
     """Return the files, except `cgroup.controllers`, that a cgroup with these controllers has."""
-    prefixes = {"cgroup", *controllers.split()}
+    prefixes = {"cgroup", *controllers.decode().split()}
     return tuple(name for name in names if name[name.rfind("/") + 1 : name.find(".")] in prefixes)

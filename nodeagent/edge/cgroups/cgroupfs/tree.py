@@ -94,7 +94,7 @@ class CgroupTree:
         self.processes = CgroupProcesses(self._files)
         self.watch = watch
         self._readings = CgroupReadings(self._read_one, self._files.list_children)
-        self._read_texts: dict[str, tuple[tuple[str | None, ...], ObservedCgroup]] = {}
+        self._read_texts: dict[str, tuple[tuple[bytes | None, ...], ObservedCgroup]] = {}
         """Texts of the files of each cgroup at the last reading, and the values parsed from these texts."""
         self._has_partitions = False
         """Whether a partition has been observed. With partitions, the kernel may fail to move threads off a CPU that goes offline."""
@@ -275,10 +275,11 @@ class CgroupTree:
         if known is not None and known[0] == content and not self._has_partitions:
             return known[1]
         try:
-            observed = replace(_parse_contents(content), path=path)
+            content, parsed = _parse_contents(content)
         except ValueError:
-            self._raise_misread(path, texts)
+            self._raise_misread(path, {name: text.decode() for name, text in texts.items()})
             raise
+        observed = replace(parsed, path=path)
         kind = observed.get(Attribute.CPUSET_CPUS_PARTITION)
         self._has_partitions |= isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER
         is_container = observed.get(Attribute.FALLBACK_CPUS) is not None
@@ -450,18 +451,19 @@ class CgroupTree:
 
 
 @lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same texts
-def _parse_contents(content: tuple[str | None, ...]) -> ObservedCgroup:
-    """Parse the texts of a cgroup's files, in the order of `_FILES`. The result has an empty path.
+def _parse_contents(content: tuple[bytes | None, ...]) -> tuple[tuple[bytes | None, ...], ObservedCgroup]:
+    """Parse the texts of a cgroup's files, in the order of `_FILES`. The result has the texts, which are shared, and an empty path.
 
     Raises:
         ValueError: a text doesn't have its file's format.
     """
-    controllers, subtree_control, events, memory_events, cpus, mems, *attributes = content
+    texts = [None if text is None else text.decode() for text in content]
+    controllers, subtree_control, events, memory_events, cpus, mems, *attributes = texts
     state, memory = (parse_flat_keyed(text or "") for text in (events, memory_events))
     # When memory.oom.group kills a cgroup, `oom_kill` counts the first chosen process twice, unless this process had already ended
     # (mm/oom_kill.c, oom_kill_process). `oom_group_kill` (kernel 5.17) counts the killed cgroups.
     group_kills = memory.get("oom_group_kill", 0)
-    return ObservedCgroup(
+    return content, ObservedCgroup(
         path="",
         controllers=_parse_names(controllers or ""),
         subtree_control=_parse_names(subtree_control or ""),
