@@ -35,6 +35,7 @@ PORT = "/run/port"
 """Two named pipes, which are the other end of the inner guest's serial port."""
 INNER = f"""#!/bin/bash
 exec 3<>/dev/vport*p1
+umount /sys/kernel/tracing
 systemctl start nodeagent
 work() {{
 nodeagent job --cpus 1 --memory 64Mi --report /run/one.json --repeat {RUNS} -- bash -c 'for i in {{1..10000}}; do :; done' >&2
@@ -44,6 +45,7 @@ work
 read -u 3
 work
 """
+"""Without tracepoints, which change the kernel's code: an emulated processor may stop there (`Guest._has_stalled`)."""
 UNIT = "[Service]\nType=oneshot\nExecStart=/bin/bash /root/inner\nStandardError=tty\nTTYPath=/dev/ttyS0\n"
 INSTALL = f"""modprobe kvm-amd
 mkdir /run/disk; mount /dev/vdb /run/disk; cd /run/disk
