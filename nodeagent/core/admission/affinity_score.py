@@ -1,10 +1,10 @@
 """Choice between sets of NUMA nodes by their allocated share, in the two forms of KEP-6007.
 
-`prefer-most-allocated-numa-node` is the first form. Each manager compares the allocated percentages of two single nodes. A manager that
-finds equal percentages abstains. If managers disagree, there is no preference.
+`prefer-most-allocated-numa-node` is the first form. Each manager compares the allocated percentages of two single nodes. A manager
+abstains if the percentages are equal. If managers disagree, there is no preference.
 
-`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource with hints scores a set of nodes from 1 to 100.
-The weighted mean of the scores decides between sets that are equally good otherwise.
+`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource with hints scores a set of nodes from 1 to
+100. Between sets that are otherwise equally good, the weighted mean of the scores decides.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from nodeagent.core.resources.resource import Resource, ResourceHints, Share
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
-    """Return the one of two NUMA nodes that the managers prefer. None means that the managers disagree, or that all abstain."""
+    """Return the node that the managers prefer of two NUMA nodes. None means that the managers disagree, or that all of them abstain."""
     votes = set()
     for manager in managers:
         shares = manager.list_shares(promises, manager.name)
@@ -31,7 +31,8 @@ def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b
 def rank_by_strategy(
     topology: TopologyManager, managers: Iterable[Resource], promises: Promises, hints: ResourceHints
 ) -> SetRank | None:
-    """Return a rank of sets of NUMA nodes, lowest first, by `numa-allocation-strategy`. None means that the option isn't in use.
+    """Return a function that ranks sets of NUMA nodes by `numa-allocation-strategy`, where the lowest rank is best. None means that the
+    option isn't in use.
 
     Args:
         topology: the topology manager, with its options.
@@ -67,7 +68,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the percentage of the amounts on these nodes that is allocated. None means that the resource doesn't exist on these nodes."""
+    """Return the percentage that is allocated of a resource on these nodes. None means that the nodes have none of the resource."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

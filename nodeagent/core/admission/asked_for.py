@@ -1,5 +1,5 @@
-"""Pods that require a NUMA node, require a class of cores, or ask to be near devices. The managers see only the resources that such a pod
-is allowed to get.
+"""Requirements of pods: a certain NUMA node, a class of cores, or nearness to devices. For such a pod, the managers see only the resources
+that the pod may get.
 
 kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy as if all other resources were
 allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist only of the permitted CPUs. Devices
@@ -36,7 +36,7 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
 
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand, *, has_static_cpus: bool) -> Refusal | None:
-    """Refuse a pod with requirements that the machine can never meet, even without other pods. None means that the pod may be admitted."""
+    """Refuse a pod whose requirements the machine can't meet even without other pods. None means that the pod may be admitted."""
     if pod.core_class is not None or pod.numa_node is not None:
         has_own = has_static_cpus and pod.asks_for_cpus
         refusal = _refuse_missing_cores(machine, pod, has_own=has_own) or _refuse_missing_node(

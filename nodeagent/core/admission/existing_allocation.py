@@ -20,8 +20,8 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Tell whether a pod holds all requested resources. Plain init containers normally don't count, because they may have ended and
-    released their holdings.
+    """Tell whether a pod holds all requested resources. If the pod also has other containers, plain init containers don't count, because
+    they may have ended and released their holdings.
 
     Args:
         managers: the managers, as built.
@@ -46,7 +46,9 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Return a pod's stored hints. If a hint is missing, return hints for the NUMA nodes of the containers' holdings instead."""
+    """Return a pod's stored hints. If one of them is missing, return hints that are derived from the NUMA nodes of the containers'
+    holdings.
+    """
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
         return held.hints

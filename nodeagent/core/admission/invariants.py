@@ -1,7 +1,8 @@
 """Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
 
-The invariants hold if no errata are reproduced. With `errata: kubelet-1.36`, violations are only reported. This module contains the
-invariants that all resources share. A resource's own invariants are in its package, for example core/resources/cpu/invariants.py.
+The invariants hold only while no errata are reproduced. With `errata: kubelet-1.36`, violations are therefore only reported. This module
+contains the invariants that all resources share. A resource's own invariants are in its package, for example
+core/resources/cpu/invariants.py.
 """
 
 from collections.abc import Iterator
@@ -31,8 +32,8 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return a violation for each device that two containers hold. Two containers may share devices of plain init containers in the same
-    pod, and devices of a shared claim.
+    """Return a violation for each device that two containers hold, although sharing isn't allowed. A pod's containers may share devices
+    with the pod's plain init containers. Any containers may share the devices of a shared claim.
     """
     if not taken_devices(promises):
         return
@@ -58,7 +59,7 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return a violation for each claimed device that isn't held by any container of the claim's pod."""
+    """Return a violation for each claimed device that no container of the claim's pod holds."""
     for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
         kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}

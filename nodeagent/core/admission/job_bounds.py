@@ -13,8 +13,7 @@ _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 def find_exceeded_bound(
     bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: Mapping[str, Collection[str]] = _NONE
 ) -> str | None:
-    """Return a text about the limit that a job would exceed together with the user's other jobs. None means that the job stays within all
-    limits.
+    """Describe the limit that a job would exceed together with the user's other jobs. None means that the job stays within all limits.
 
     Args:
         bounds: the limits.
@@ -30,8 +29,8 @@ def find_exceeded_bound(
 
 
 def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
-    """Return a text about the limit that a reservation would exceed together with the user's other reservations. None means that the
-    reservation stays within all limits.
+    """Describe the limit that a reservation would exceed together with the user's other reservations. None means that the reservation
+    stays within all limits.
     """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:

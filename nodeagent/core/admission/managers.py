@@ -1,5 +1,5 @@
-"""All managers together: they allocate when a pod is admitted, release when its containers start or end, and restore promises from saved
-files.
+"""The managers of all resources. They allocate at a pod's admission, release when the pod's containers start or end, and restore promises
+from saved files.
 
 Each function takes promises and returns new ones. This module doesn't use a clock, files or cgroups. The daemon acts on the results.
 """
@@ -55,7 +55,7 @@ class Managers(Struct, frozen=True):
     topology: Topology
     placement: Placement
     reserved: CpuSet
-    """CPUs that are never allocated exclusively. Empty under policy none."""
+    """CPUs that are never allocated exclusively. The set is empty under policy `none`."""
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
@@ -64,7 +64,7 @@ class Managers(Struct, frozen=True):
 
     @property
     def grantable(self) -> CpuMask:
-        """CPUs that may be allocated exclusively. Empty under policy none."""
+        """Return the CPUs that may be allocated exclusively. The set is empty under policy `none`."""
         return self.providers.of(CpuResource).manager.grantable
 
     @property
@@ -124,14 +124,14 @@ class Managers(Struct, frozen=True):
         return () if self.device_manager is None else self.device_manager.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return the managers for trial decisions, which don't call device plugins."""
+        """Return managers for trial decisions. Unlike the node's managers, they don't call device plugins."""
         if self.device_manager is None:
             return self
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
-        """Return the managers without the settings that prefer NUMA nodes (`sameNumaNodes`, `spreadHugePages`), because kubelet lacks these
-        settings.
+        """Return the managers without the settings that prefer NUMA nodes (`sameNumaNodes`, `spreadHugePages`). kubelet doesn't have
+        these settings.
         """
         resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
@@ -154,7 +154,7 @@ class Report(Struct, frozen=True):
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """Class of cores to which the decision was limited. None means that all classes were allowed."""
+    """Class of cores to which the decision was limited. None means that every class was allowed."""
 
 
 class Admitted(Struct, frozen=True):
@@ -180,19 +180,19 @@ class Rejected(Struct, frozen=True):
     def is_of_a_failure(self) -> bool:
         """Whether the pod was refused because a plugin has failed.
 
-        If so, no smaller request is tried, because the plugin isn't called again before it recovers. A plugin that *refused* CPUs
-        (Allocate) has judged only these CPUs, so other CPUs may be tried.
+        If so, no smaller request is tried, because the plugin isn't called again before it recovers. If a plugin only *refused* certain
+        CPUs (Allocate), other CPUs may be tried.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether the decision on the pod is made again in a later turn, because a device plugin has not answered yet."""
+        """Whether a later turn decides on the pod again, because a device plugin hasn't answered yet."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
-    """Results of admitting running pods again after a start, in the order of the decisions."""
+    """Results of readmitting running pods after a start of the agent, in the order of the decisions."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
@@ -333,8 +333,8 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first tried as if it were
-    required. If the pod is refused, all classes are allowed.
+    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first treated as a
+    requirement. If the pod is then refused, all classes are allowed.
     """
     demand = demand_of(managers.rules, pod)
     sort_refusal = _refuse_unsorted(managers, pod) if managers.cpu_plugins else None
@@ -353,7 +353,7 @@ def _decide(
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Return the waiting items in the order of the decisions on them. Only CPU plugins (Sort) change this order."""
+    """Sort the waiting items into the order in which they are decided. Without CPU plugins (Sort), the order stays unchanged."""
     if not managers.cpu_plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
@@ -380,7 +380,9 @@ def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> 
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod if a CPU plugin failed to determine the pod's place in the order. None means that the pod isn't refused."""
+    """Refuse a pod if a CPU plugin couldn't determine the pod's place in the order of decisions. None means that the pod isn't refused
+    here.
+    """
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.cpu_plugins, pod)
@@ -405,7 +407,7 @@ def _decide_demand(
     *,
     is_running: bool,
 ) -> AdmissionResult:
-    """Decide with the node's settings that prefer NUMA nodes. If the pod is refused, decide without these settings, as kubelet does."""
+    """Decide with the settings that prefer NUMA nodes. If the pod is refused, decide without these settings, as kubelet does."""
     outcome = _decide_once(managers, promises, pod, demand, sort_refusal, is_running=is_running)
     if not managers.placement.prefers_numa_nodes or outcome.refusal is None:
         return outcome
@@ -501,7 +503,7 @@ def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand:
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
     """Admit running pods again after a start, in order. Then release the allocations of all pods that weren't admitted.
 
-    Until this release, later pods can't get the allocations of a refused pod.
+    Until then, the allocations of a refused pod aren't available to later pods.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -549,7 +551,7 @@ def start_container(managers: Managers, promises: Promises, pod: Pod, name: str)
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release a container's holdings, except holdings that another container of the pod shares."""
+    """Release a container's holdings. Holdings that another container of the pod shares stay allocated."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
     left = held.without(name)
@@ -597,7 +599,7 @@ def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], 
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Return every invariant that the promises violate. Without errata there are no violations."""
+    """Return a violation for each invariant that the promises break. Without errata there are no violations."""
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),

@@ -15,20 +15,18 @@ _MAX_DEVICES = 12
 _MAX_NAMES = 3
 """Maximum number of listed names of one device, because a network card may have hundreds of interfaces."""
 _MAX_CHARACTERS = 64
-"""Maximum length of a listed name in characters, because users can rename interfaces. A quoted problem may have ten times as many
-characters.
-"""
+"""Maximum length of a listed name in characters, because users can rename interfaces. A quoted problem may be ten times as long."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name in `near`. Without a scan of devices there are no hints, so only existing holdings are considered."""
+    """Return the hints for each name in `near`. If the devices weren't scanned, there are no hints, and only existing holdings count."""
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices if the machine doesn't have these devices."""
+    """Refuse a pod that asks to be near devices which the machine doesn't have."""
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))

@@ -1,5 +1,5 @@
-"""Check of a pod's requests against the capacity of the whole node, with kubelet's reasons (D6). The check doesn't consider single CPUs or
-NUMA nodes.
+"""Check of a pod's requests against the capacity of the whole node, with the same reasons for refusals as in kubelet (D6). The check
+ignores single CPUs and NUMA nodes.
 """
 
 import struct
@@ -24,11 +24,9 @@ class Allocatable(Struct, frozen=True):
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Configured limits on the number of pods, each with the configuration field, its value, and the factor by which the value is
-    multiplied.
-    """
+    """Configured limits on the number of pods, as (configuration field, its value, factor). A limit is the value times the factor."""
     sums_extended: bool = True
-    """Whether extended resources are checked here, although the managers check them as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
+    """Whether this check includes extended resources, although the managers check them as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
 
 
 class Usage(Struct, frozen=True):
@@ -44,7 +42,7 @@ class Usage(Struct, frozen=True):
         return self._add(pod, -1, pod_level_resources)
 
     def is_less_than(self, before: "Usage") -> bool:
-        """Whether this usage contains fewer pods than `before`, or a smaller amount of some resource."""
+        """Whether this usage has fewer pods than `before`, or a smaller amount of at least one resource."""
         amounts = dict(self.amounts)
         return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
 
@@ -147,8 +145,8 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Complete the configuration with the memory reservation. The machine is needed because a threshold may be a percentage
-    of its memory.
+    """Return the configuration with the reserved memory in bytes filled in. The machine's memory is needed because a threshold may be a
+    percentage of it.
     """
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}

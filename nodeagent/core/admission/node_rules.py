@@ -28,11 +28,11 @@ class NodeRules(Protocol):
 
     @property
     def reserved(self) -> CpuSet:
-        """CPUs that are never allocated exclusively. Empty under policy none."""
+        """Return the CPUs that are never allocated exclusively. The set is empty under policy `none`."""
 
     @property
     def grantable(self) -> CpuMask:
-        """CPUs that may be allocated exclusively. Empty under policy none."""
+        """Return the CPUs that may be allocated exclusively. The set is empty under policy `none`."""
 
     @property
     def rules(self) -> DemandRules: ...
@@ -66,7 +66,7 @@ class KnownNode(Protocol):
 
 
 class ReadNode(Struct, frozen=True):
-    """A node according to the agent's description. Its configuration isn't checked again, because the agent has already checked it."""
+    """A node as the agent has described it. Its configuration isn't checked again, because the agent has already checked it."""
 
     config: Config
     topology: Topology
@@ -90,7 +90,7 @@ def read_node_of(config: Config, topology: Topology, decided_on: Topology, reser
 
 
 def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return how a container's CPUs are isolated, that is, with which containers it shares CPUs."""
+    """Return the degree to which a container's CPUs are isolated, which depends on the containers that may share these CPUs."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST
@@ -102,7 +102,9 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return the number of exclusive CPUs that an admitted container lacks, because fewer CPUs were found when the state was recovered."""
+    """Return the number of exclusive CPUs that an admitted container lacks. CPUs may be missing if the recovery of a lost state didn't
+    find all of them.
+    """
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
     # An init container may have passed its CPUs on to later containers.

@@ -1,4 +1,4 @@
-"""A configuration on a machine, checked as kubelet does at startup. The agent uses it for decisions, and so do some commands."""
+"""A configuration on a machine, checked as kubelet does at startup. The agent and some commands base their decisions on it."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +15,9 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
 
 _LEAST_MEMORY_BYTES = 2**24
-"""Lower bound on a machine's memory in bytes, for checks of a percentage without a machine. Linux with cgroup v2 doesn't boot in 16 MiB."""
+"""Lower bound on a machine's memory in bytes, to check a percentage when the machine is unknown. Linux with cgroup v2 doesn't boot in 16
+MiB.
+"""
 
 
 class NodeSetup(Struct, frozen=True):
@@ -34,7 +36,7 @@ class NodeSetup(Struct, frozen=True):
 
 
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
-    """Return the node with the code of its CPU plugins loaded, which decisions need."""
+    """Return the node with the loaded code of its CPU plugins. Decisions need this code."""
     managers, config = node.managers, node.config
     cpu = with_cpu_plugins(managers.providers.of(CpuResource).manager, plugins)
     providers = managers.providers.having(CpuResource(cpu))
@@ -60,7 +62,7 @@ def on_machine(
     Args:
         config: the configuration as read.
         topology: the current machine.
-        reserved: CPUs that the running agent has reserved since its start. None means that the agent is starting. Only online CPUs stay
+        reserved: CPUs that a running agent reserved at its start. None means that the agent is only starting. Only online CPUs stay
             reserved. Reserved CPUs that are offline aren't replaced, because pods may hold the other CPUs.
 
     Returns:
@@ -88,8 +90,8 @@ def on_machine(
 
 
 def find_impossible(config: Config) -> tuple[StartRefused, ...]:
-    """Return the errors because of which a configuration is invalid on every machine. Other errors in the placement settings are found by a
-    separate check.
+    """Return the errors that make a configuration invalid on every machine. A separate check finds the other errors in the placement
+    settings.
     """
     placement = with_machine(config, _LEAST_MEMORY_BYTES).placement
     if placement.memory_manager_policy != "Static" or invalid_entries(placement) is not None:

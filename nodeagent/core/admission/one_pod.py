@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """Event: a trial with a preference (class of cores, or a setting that kubelet lacks) has failed, so the decision on the pod is made
-    again without the preference.
+    """Event: the agent decides on a pod again without a preference (a class of cores, or a setting that kubelet lacks). A trial with the
+    preference has failed.
     """
 
 
@@ -52,7 +52,7 @@ R = TypeVar("R", bound=Resource)
 
 
 class Providers(Struct, frozen=True):
-    """The resources, and the topology manager, which merges their hints."""
+    """The resources of a node, and the topology manager, which merges the hints for these resources."""
 
     resources: tuple[Resource, ...]
     """Resources in the order in which they give hints and allocate (core/admission/resource_kinds.py)."""
@@ -63,12 +63,12 @@ class Providers(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices that pods may ask to be near. None means that the devices weren't scanned, because no pod names devices."""
     near: ResourceHints = ()
-    """Hints, by name, of the devices that this pod asks to be near. These hints precede all others, like the hints of kubelet's device
-    manager.
+    """Hints of the devices that this pod asks to be near, by device name. Like the hints of kubelet's device manager, they precede all
+    other hints.
     """
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type. Every node has each such resource."""
+        """Return the resource of this type. Every node must have a resource of the type."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one
@@ -79,7 +79,9 @@ class Providers(Struct, frozen=True):
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Return providers in which this resource replaces the resource of the same type. If there is none, the resource comes first."""
+        """Return a copy in which this resource replaces the resource of the same type. If there is no such resource, the new resource
+        comes first.
+        """
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -92,8 +94,8 @@ class Providers(Struct, frozen=True):
     def hints(
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
-        """Return two groups of hints. Hints of CPUs may overrule the first group, which begins with the hints of `near`. The second group
-        contains all other hints.
+        """Return all hints in two groups. The hints for CPUs may overrule the first group, which begins with the hints of `near`. The
+        second group has the remaining hints.
         """
         others: ResourceHints = ()
         for resource in self.resources:
@@ -103,7 +105,7 @@ class Providers(Struct, frozen=True):
 
 
 class MergeReport(Struct, frozen=True):
-    """One merge of hints, with its result."""
+    """The input of one merge of hints, and its result."""
 
     container: str | None
     """Name of the container. None means the pod as a whole."""
@@ -112,15 +114,15 @@ class MergeReport(Struct, frozen=True):
     merged: Merged
     admitted: bool
     overruled: tuple[str, ...] = ()
-    """Devices with hints that the result contradicts (`preferCPUsNumaNode`)."""
+    """Names of the devices whose hints contradict the result (`preferCPUsNumaNode`)."""
     instead_of: Merged | None = None
-    """Result of the merge before a set of NUMA nodes for both CPUs and memory replaced it (`sameNumaNodes`). None means that the result
-    wasn't replaced.
+    """Original result of the merge, if a set of NUMA nodes for both CPUs and memory has replaced it (`sameNumaNodes`). None means that
+    the result is the original one.
     """
 
 
 class AdmissionResult(Struct, frozen=True):
-    """Result of an admission. After a refusal, `promises` contains the allocations made before the refusal."""
+    """Result of an admission. After a refusal, `promises` still contains the allocations that preceded the refusal."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -145,7 +147,7 @@ def run_admission(
         pod: the pod's requests.
         is_running: whether a running pod is admitted again after a start.
         unfit: reason why nothing can be allocated to the pod. The pod is refused unless it already holds everything.
-        has_claimed: whether the pod's holdings are only the new allocations of its claims, so that its other requests must still be met.
+        has_claimed: whether the pod holds only the devices just allocated for its claims. Its other requests must then still be met.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -235,7 +237,7 @@ def _merge_hints(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and all managers, and append the result to the outcome's merges."""
+    """Merge the hints of devices and of all managers. Append the result to the merges of the outcome."""
     topology = providers.topology
     promises = outcome.promises
     rank_set = rank_by_strategy(topology, providers.resources, promises, (*near, *hints))

@@ -28,8 +28,8 @@ def start(managers: Managers, records: Records) -> Promises | StartRefused:
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the CPU manager's promises from kubelet's file. This step is separate from start_memory, because kubelet's start can fail
-    between the two.
+    """Restore the CPU manager's promises from kubelet's file. This step is separate from `start_memory`, because a start of kubelet can
+    fail between the two steps.
     """
     return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 

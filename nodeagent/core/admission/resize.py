@@ -1,8 +1,8 @@
-"""Resize of a running pod after its manifest requests other amounts. The result is new promises, or the reason why they aren't possible. No
-process restarts.
+"""Resize of a running pod whose manifest now requests other amounts. The result is new promises, or the reason why the resize isn't
+possible. No process restarts.
 
-By Kubernetes' rules (KEP-1287, KEP-5554), the QoS class stays, and a container neither gets nor loses the right to exclusive CPUs. A
-container that gets more CPUs keeps its present CPUs, and never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
+By Kubernetes' rules (KEP-1287, KEP-5554), the QoS class stays the same. A container neither gains nor loses the right to exclusive CPUs.
+A container that gets more CPUs keeps its present CPUs, and never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -58,8 +58,8 @@ def is_resize(old: Pod, new: Pod) -> bool:
 
 
 def is_resizable(entry: PodEntry) -> bool:
-    """Tell whether a manifest can resize a pod: the pod holds resources and isn't ending. A container runtime's pod is resized only by
-    kubelet.
+    """Tell whether a manifest can resize a pod. The pod must hold resources and must not be ending. A container runtime's pod can be
+    resized only by kubelet.
     """
     return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
@@ -78,7 +78,7 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, decision: object) -> bool:
-    """Tell whether the decision on a pod that can't be resized is made again instead. This is possible for pods that pin systemd units,
+    """Tell whether a pod that can't be resized is decided again with its new manifest. This applies to pods that pin systemd units,
     because units can get other CPUs while they run.
     """
     return isinstance(decision, NotResized) and bool(new.units)
@@ -90,8 +90,8 @@ def without_variables(pod: Pod) -> Pod:
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that the manifest's pod would resize. None means that the pod doesn't run, or that the two pods differ in more
-    than amounts.
+    """Return the running pod that a manifest's pod would resize. None means that no such pod runs, or that the two differ in more than
+    amounts.
     """
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
@@ -100,7 +100,9 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
 
 
 def _list_fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
-    """Return the amounts that can't change: huge pages and devices, as in Kubernetes. None means that the pod has no pod-level amounts."""
+    """Return the amounts that can't change, namely huge pages and devices, as in Kubernetes. None means that the pod has no pod-level
+    amounts.
+    """
     if resources is None:
         return None
     parts = (resources.requests, resources.limits)
@@ -127,7 +129,7 @@ def resized(
         new: the same pod with other amounts, as `is_resize` requires.
         usage: the requests of all pods with holdings, including this pod.
         allocatable: the node's amounts for pods. None means that the capacity isn't checked.
-        occupied: CPUs with processes that don't belong to any pod. These CPUs are avoided if there are enough others.
+        occupied: CPUs with processes that don't belong to any pod. The resize avoids these CPUs if there are enough other CPUs.
 
     Returns:
         The new promises, or the reason why the pod stays unchanged.
@@ -159,7 +161,7 @@ def resized(
 
 
 def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse to change an amount that a container has from its claims. A claim stays allocated as long as the pod holds it."""
+    """Refuse to change an amount that a container gets through its claims. A claim stays allocated as long as the pod holds it."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -203,8 +205,8 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that must restart for the change (`resizePolicy`). Containers that pin units are left out, because systemd
-    starts these units.
+    """Return the containers that the change restarts (`resizePolicy`). Containers that pin units are left out, because systemd starts the
+    units.
     """
     return frozenset(
         now.name
@@ -217,12 +219,12 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
 
 
 def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
-    """Tell whether two amounts have the same value, as `1Gi` and `1073741824` have."""
+    """Tell whether two amounts have the same value, such as `1Gi` and `1073741824`."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
 def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit. If the container doesn't have one, return the pod-level limit."""
+    """Return a container's limit, or the pod-level limit if the container has no limit of its own."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
@@ -238,7 +240,7 @@ class AmountChange(Struct, frozen=True):
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the amounts in which two otherwise equal pods differ: limits, or requests where the limits are equal."""
+    """Return the changed amounts of two otherwise equal pods. An amount is the limit, or the request if the limits are equal."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]

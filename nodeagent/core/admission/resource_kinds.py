@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class ResourceKind(Struct, frozen=True):
-    """A kind of resource: the function that builds its manager, and its data for users."""
+    """A kind of resource: the function that builds its manager, and functions and names for its display."""
 
     name: str
     holdings: type[Holdings]
     build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
-    """Function that builds the manager. It checks machine and configuration together, with kubelet's texts, and stops at kubelet's first
-    error.
+    """Function that builds the manager. The function checks machine and configuration together, with kubelet's error texts, and stops at
+    the first error.
     """
     books: type[Books] | None = None
-    """Type of the accounts that the resource keeps for the whole node. None means that the resource keeps none."""
+    """Type of the resource's accounts for the whole node. None means that the resource keeps no such accounts."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
     """Function that returns the errors of the configuration that don't depend on the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
     """Function that describes a container's holding in a few words. The text is empty if the container doesn't hold the resource, or if
-    views/holdings has a module for it.
+    views/holdings has a module for the resource.
     """
     metrics: "tuple[MetricSpec, ...]" = ()
     """Specifications of the resource's gauges, if they are not in core/metrics."""
@@ -81,11 +81,11 @@ RESOURCES: tuple[ResourceKind, ...] = (
 )
 """Resources that take part in every decision, in this order.
 
-After a scan of devices, device resources precede them (`Managers.knowing`). Claims aren't listed, because a decision on claims wraps the
-decisions on all resources (core/resources/claims/placing.py).
+After a scan of devices, device resources precede them (`Managers.knowing`). Claims aren't in this list, because the decision on claims
+encloses the decisions on all resources (core/resources/claims/placing.py).
 """
 
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
-    """Describe, by resource, a container's holdings of the resources that have no module in views/holdings."""
+    """Describe a container's holdings of those resources that have no module in views/holdings, by resource."""
     return {kind.name: text for kind in RESOURCES if (text := kind.describe(held, container))}

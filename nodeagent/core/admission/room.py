@@ -1,4 +1,4 @@
-"""Room: everything on which a decision depends, except the pod itself. A refused pod can be admitted only if there is more room."""
+"""Room: the conditions of a decision other than the pod itself. A refused pod is worth deciding again only if there is more room."""
 
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,8 @@ class Room(Struct, frozen=True):
     orphans: CpuSet = CpuSet()
     """CPUs with processes that don't belong to any known pod."""
     reservations: tuple[tuple[Reservation, int, bool], ...] = ()
-    """Reservations for jobs. Each has its begin in milliseconds since boot (which changes if the clock is set), and whether
-    it has begun.
+    """Reservations for jobs, as (reservation, begin, whether it has begun). The begin is in milliseconds since boot, and changes if the
+    clock is set.
     """
     plugged: "tuple[DevicePool, ...]" = ()
     """Pools of the devices that device plugins offer."""
@@ -51,8 +51,8 @@ class Room(Struct, frozen=True):
         )
 
     def has_new_devices(self, before: "Room", requested: frozenset[str]) -> bool:
-        """Whether a device of a requested resource has become available: its device plugin has registered, or has reported the device as
-        healthy.
+        """Whether a requested device has become available since `before`. Either its device plugin has registered, or the plugin now
+        reports the device as healthy.
         """
         known = {pool.resource: pool for pool in before.plugged}
         for pool in self.plugged:

@@ -1,8 +1,7 @@
-"""Choice of NUMA nodes that suit both CPUs and memory of a container: sets with room for both (sameNumaNodes), and the nodes for huge pages
-(spreadHugePages).
+"""Choice of NUMA nodes that suit both the CPUs and the memory of a container (`sameNumaNodes`), and choice of the nodes for huge pages
+(`spreadHugePages`).
 
-The merge of hints intersects the sets of all resources. If no set is preferred by all, the result may have too little of one resource,
-which then spreads to other nodes.
+The merge of hints intersects the sets of all resources. If no set is preferred by all, the result may have too little of one resource.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ def find_same_nodes(
     hints: "ResourceHints",
     merged: Merged,
 ) -> Merged:
-    """Return the best set of NUMA nodes for all resources, in which each node has room for a part of every request.
+    """Return the best set of NUMA nodes in which each node can provide a part of every requested resource.
 
     If there is no such set, or if the merge's result is already such a set, return the merge's result. The policy accepts the returned set
     exactly if it accepts the merge's result.
@@ -69,11 +68,11 @@ def find_same_nodes(
 def find_spread(
     topology: TopologyManager, resource: Resource, promises: Promises, uid: str, container: ContainerDemand
 ) -> tuple[tuple[int, int], ...]:
-    """Return the NUMA nodes over which a container's huge pages should be spread. Each has the amount of the given resource that the
-    container holds on the node.
+    """Return pairs (NUMA node, amount of the given resource that the container holds there). The container's huge pages should be spread
+    over these nodes.
 
-    Empty means that there is no preference: the container has no huge pages or is on a single node, or a strict policy keeps it on other
-    nodes.
+    The result is empty if there is no preference. The container then has no huge pages or is on a single node, or a strict policy keeps
+    it on other nodes.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()
@@ -84,8 +83,8 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Yield the sets of NUMA nodes in the hints. For a hint family, yield the sets of nodes that have an amount, unless there are too many
-    such nodes.
+    """Yield the sets of NUMA nodes in the hints. From a family of hints, yield the sets of those nodes that have an amount, unless there
+    are too many such nodes.
     """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)

@@ -13,7 +13,7 @@ class UnitTaken(Struct, frozen=True):
 
     unit: str
     holder: str
-    """Name of the other pod, as namespace/name."""
+    """Name of the pod that pins the unit, as namespace/name."""
 
     @property
     def reason(self) -> str:

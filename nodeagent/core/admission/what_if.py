@@ -45,7 +45,7 @@ class WhatIf(Struct, frozen=True):
     idle: tuple[Pod, ...] = ()
     """Idle pods, which hold no resources but still pin their units."""
     origins: Mapping[str, Origin] = {}
-    """Origins of known pods, by UID. A pod that isn't listed is from a manifest."""
+    """Origins of known pods, by UID. A pod that isn't listed comes from a manifest."""
     moving: frozenset[str] = frozenset()
     """UIDs of pods that are ending or being replaced together. The units of these pods count as free."""
 
@@ -80,7 +80,7 @@ class WhatIf(Struct, frozen=True):
 
         Args:
             pod: the pod with defaults applied.
-            managers: the node's managers with observers. None means the node's own managers.
+            managers: a copy of the node's managers with observers. None means the node's managers without observers.
         """
         others = (other for other in (*self.pods, *self.idle) if other.uid not in self.moving)
         taken = find_taken_unit(self.unit_keys(pod), ((other.full_name, self.unit_keys(other)) for other in others))
@@ -134,7 +134,7 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Return the node without the pods that this pod would replace. A changed manifest first ends the pod with the same name."""
+        """Return the node without the pods that this pod would replace. If a manifest changes, the old pod of the same name ends first."""
         keys = keys_of(pod)
         replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
         return self.without(frozenset(replaced))
@@ -162,7 +162,7 @@ class Fits(Struct, frozen=True):
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the properties of a pod that are unique on a node (its UID and its name). A later pod that shares one of them replaces this
-    pod.
+    """Return the identifiers of a pod that must be unique on a node: its UID and its name. A later pod with the same UID or name replaces
+    this pod.
     """
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

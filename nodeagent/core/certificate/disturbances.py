@@ -1,7 +1,7 @@
 """Kinds of disturbances of a run, with their thresholds, and the judgement of measured quantities.
 
 A quantity disturbs the run if its rate is above the threshold and its amount is large enough to be measured reliably. The size of a
-disturbance is a multiple of the threshold, so that all kinds can be compared.
+disturbance is its rate divided by the threshold, so that all kinds can be compared.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class MeasuredRate(Struct, frozen=True):
     amount: int
     """Absolute amount, in the unit `Threshold.amount_unit`."""
     source: str = ""
-    """Name of the disturbance's largest cause. Empty means unknown."""
+    """Name of the largest cause of the disturbance. Empty means that the cause is unknown."""
 
 
 class Threshold(Struct, frozen=True):
@@ -32,11 +32,11 @@ class Threshold(Struct, frozen=True):
     """Largest rate that doesn't count as a disturbance."""
     amount_unit: str
     least: int
-    """Smallest amount that can count as a disturbance. Smaller amounts are within the precision of the counters."""
+    """Smallest amount that can count as a disturbance. The counters aren't precise enough for smaller amounts."""
     remedy: str
     """Advice on how to avoid the disturbance."""
     effects: tuple[str, ...] = ()
-    """Kinds of disturbances that this kind causes. Reports name them after this kind."""
+    """Kinds of disturbances that this kind causes. Reports list these kinds after this kind."""
 
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
@@ -133,7 +133,7 @@ class Disturbance(Struct, frozen=True):
 
 
 def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
-    """Return all thresholds, with the given largest rates of a clean run. Unknown names are ignored."""
+    """Return all thresholds, with the given values as the largest rates of a clean run. Unknown names are ignored."""
     return {name: replace(one, most=most.get(name, one.most)) for name, one in THRESHOLDS.items()}
 
 
@@ -156,7 +156,7 @@ def find_disturbances(
 
 
 def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
-    """Return sort keys of kinds by name, given their sizes. A cause ranks as high as its largest effect, and before all its effects."""
+    """Return a sort key for each kind of disturbance. A cause ranks as high as its largest effect, and before all its effects."""
     return {
         name: (-max(sizes.get(one, 0) for one in (name, *effects)), -len(effects), name)
         for name in sizes

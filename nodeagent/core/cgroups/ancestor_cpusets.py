@@ -1,4 +1,4 @@
-"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. Withheld CPUs count as offline, because pods can't run on them."""
+"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. As pods can't run on these CPUs, withheld CPUs count as offline."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
-"""Isolation of exclusive CPUs from the host (D27): by a partition or by systemd, and the reason for each case. The isolation is derived
-from cgroups, and serves only explanations.
+"""Explanation of how a container's exclusive CPUs are isolated from the host (D27), by a partition or by systemd. The explanation is
+derived from cgroups, and has no effect on them.
 """
 
 import enum
@@ -36,14 +36,14 @@ class Why(enum.StrEnum):
 
 
 class Closing(Struct, frozen=True):
-    """Mechanism that keeps host processes off a container's exclusive CPUs."""
+    """Mechanism that keeps host processes away from a container's exclusive CPUs."""
 
     cpus: CpuSet
     """Exclusive CPUs of the container that are online."""
     kind: PartitionKind | None
     """Kind of the partition with these CPUs. None means that systemd isolates them (`AllowedCPUs`), as on older kernels."""
     is_of_pod: bool
-    """Whether the pod's cgroup is the partition, rather than the container's."""
+    """Whether the partition is the pod's cgroup. Otherwise the partition is the container's cgroup."""
     why: Why
 
 

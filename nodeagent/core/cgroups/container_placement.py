@@ -60,7 +60,7 @@ def container_placements(
     Args:
         node: the node's rules.
         state: the state whose promises the cgroups implement.
-        cgroups: the cgroups that have their desired values, by path. A container whose cgroup isn't among them is left out.
+        cgroups: the cgroups that have their desired values, by path. Containers of other cgroups are left out.
         last: the result of an earlier call, which is reused for unchanged containers.
     """
     pool = cgroups.get(POOL)

@@ -1,6 +1,6 @@
 """Desired cgroups: the cgroups that should exist, and the values of their files, derived from the promises.
 
-The kernel's file formats (formats/kernel) and the order of writes (write_order.py) are elsewhere.
+Other modules have the kernel's file formats (formats/kernel) and the order of writes (write_order.py).
 """
 
 from collections.abc import Iterable, Iterator, Set as AbstractSet
@@ -49,15 +49,15 @@ class Kernel(Struct, frozen=True):
     """NUMA nodes that have memory now."""
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
-    """Controllers such as `pids` and `hugetlb` that the pods' cgroup has. The agent enables these controllers for accounting."""
+    """Additional controllers of the pods' cgroup, such as `pids` and `hugetlb`. The agent enables them in the cgroups below for
+    accounting.
+    """
     path_to_partitions: tuple[str, ...] = ()
     """Cgroups above a pod's cgroup that must list a partition's CPUs in `cpuset.cpus.exclusive`, the topmost first. Empty means that the
     kernel has no remote partitions (before 6.7).
     """
     limits_swap: bool = False
-    """Whether cgroups have a swap limit. Cgroups have none if the kernel was built without swap accounting or booted with
-    `swapaccount=0`.
-    """
+    """Whether cgroups have a swap limit. They don't if the kernel was built without swap accounting or booted with `swapaccount=0`."""
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
@@ -75,8 +75,8 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that list the CPUs of partitions below them, the topmost first. The result is empty if one of these cgroups can't
-    list such CPUs.
+    """Return the cgroups that list the CPUs of all partitions below them, the topmost first. The result is empty if one of these cgroups
+    can't list partition CPUs.
     """
     paths, above = [""], ABOVE
     while above in observed:
@@ -88,8 +88,8 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
-"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each value begins with the pod's
-part of the CPU request of its QoS class's cgroup, in thousandths.
+"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each value begins with the CPU
+request, in thousandths, that the pod adds to the cgroup of its QoS class.
 """
 
 
@@ -103,8 +103,7 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only because they make the shared pool smaller or
-    empty.
+    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only for the size of the shared pool.
 
     Args:
         config: the configuration.
@@ -142,7 +141,7 @@ def pod_cgroups(
 
 
 def _uses_pool(entry: PodEntry, held: PodPromises, online: CpuSet) -> bool:
-    """Whether the values of a pod's cgroups depend on the CPUs of the shared pool. The cgroups of a pooled pod don't, because they have no
+    """Whether the values of a pod's cgroups depend on the shared pool's CPUs. For a pooled pod they don't, because its cgroups have no
     cpuset.
     """
     if entry.is_pooled or entry.pins_units:
@@ -158,7 +157,7 @@ def desired_cgroups(
 ) -> tuple[DesiredCgroup, ...]:
     """Compute the desired values of every cgroup that the agent manages, parents before children.
 
-    systemd manages the pods' cgroup itself. The agent therefore sets only the controllers for its children (D9).
+    The pods' cgroup itself belongs to systemd. In this cgroup, the agent therefore only enables controllers for the children (D9).
 
     Args:
         config: the configuration.
@@ -209,7 +208,7 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a QoS class. Pods in this class never have a partition."""
+    """Return the cgroup of a QoS class. The pods in this cgroup never have a partition."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
@@ -219,8 +218,8 @@ def _make_pool_cgroups(
 ) -> Iterator[DesiredCgroup]:
     """Return the cgroups above the pooled pods.
 
-    The fallback CPUs are those of a pod with one container in the shared pool (`_make_pod_cgroups`). The cgroups below the payload cgroup
-    have no cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
+    The fallback CPUs are the same as for a pod with one container in the shared pool (`_make_pod_cgroups`). The cgroups below the payload
+    cgroup have no cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
     """
     pool = shared_pool(node, promises, kernel.online)
     bounds = node.reserved | (default_set(promises) if node.placement.has_static_cpus else kernel.online)
@@ -333,11 +332,11 @@ def _make_pod_cgroups(
 def _make_unit_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry
 ) -> Iterator[DesiredCgroup]:
-    """Return the cgroups of the systemd units that a pod pins, as far as they have been observed.
+    """Return the cgroups of the systemd units that a pod pins. Units without an observed cgroup are left out.
 
-    The agent decides only a unit's CPUs and memory nodes. The unit's own file decides the rest. The units' cgroups aren't below the pod's
-    cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If none of the reserved CPUs is online either, the unit's CPUs
-    stay unchanged, because systemd interprets an empty set as "no restriction".
+    The agent sets only a unit's CPUs and memory nodes. All other settings come from the unit's own file. The units' cgroups aren't below
+    the pod's cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If no reserved CPU is online either, the unit's
+    CPUs stay unchanged, because systemd interprets an empty set as "no restriction".
     """
     pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():
@@ -373,14 +372,14 @@ def _find_wanted_memory_nodes(kernel: Kernel, promises: Promises, pod: Pod, cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. A thread needs them if it has pinned itself to a CPU that goes offline."""
+    """Return the fallback CPUs of shared containers. They are for threads that have pinned themselves to a CPU that then goes offline."""
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
 def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
     """Return the online CPUs for containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
 
-    Policy none doesn't track the pool (kubelet's default set stays empty), so the pool is all online CPUs.
+    Under policy `none`, the pool isn't tracked (kubelet's default set stays empty), so all online CPUs are the pool.
     """
     pool = default_set(promises) & online if node.placement.has_static_cpus else online
     of_class = node.topology.core_classes.get(node.placement.shared_core_class, CpuSet())
@@ -426,8 +425,8 @@ def _make_container_cgroup(
 
 
 def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) -> CpuSet:
-    """Return the CPUs among a container's online CPUs on which the container runs. If siblings are to be idle, these are one thread of each
-    core.
+    """Return the CPUs on which a container with exclusive CPUs runs, among its online CPUs. If sibling threads must stay idle, this is
+    one CPU of each core.
     """
     settings = None if pod.quiet is None else pod.quiet.resolve(config.profiles)
     if settings is None or not settings.idle_siblings:
@@ -465,8 +464,8 @@ def _make_container_limits(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """Return the CPUs on which a container runs now. These are its online exclusive CPUs, or the shared pool if no exclusive CPU is online
-    (D14). A mixed container has both. Empty means that the container is starved.
+    """Return the CPUs on which a container runs now. These are its online exclusive CPUs, or the shared pool if none of its exclusive
+    CPUs is online (D14). A mixed container uses both. An empty set means that the container is starved.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -475,7 +474,7 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 def _is_unlimited_pod(
     config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
-    """Whether the pod's cgroup has no CPU limit because of exclusive CPUs (D15, as kubelet does for CFS quotas)."""
+    """Whether the pod's cgroup has no CPU limit because containers have exclusive CPUs (D15, as in kubelet)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
@@ -495,7 +494,7 @@ def _compute_container_quota(
         config: the configuration.
         container: the container, with or without a limit of its own.
         limit_milli: the container's own limit, or else its pod's limit.
-        level: how far the container's CPUs are exclusive.
+        level: the isolation of the container's CPUs.
         cpus: the CPUs on which the container runs.
     """
     has_no_quota = level.has_own_cpus and config.placement.gate("DisableCPUQuotaWithExclusiveCPUs")
@@ -514,7 +513,7 @@ def _make_cpu_max(limit_milli: int | None, config: Config) -> CpuMax:
 
 
 def _round_memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
-    """Round a limit down to whole pages. The kernel does the same (mm/page_counter.c), so reading the limit back gives the same value."""
+    """Round a limit down to whole pages, as the kernel does (mm/page_counter.c). A limit that is read back then has the written value."""
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)
     return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

@@ -1,7 +1,7 @@
 """Preconditions of `exec`: whether a container has its allocated CPUs now, and whether another process may enter the container's cgroup.
 
-A process that can't get exactly the allocated CPUs isn't let in. This module doesn't read files. The caller passes the names of the cgroups
-below the container's cgroup.
+A process that wouldn't get exactly the allocated CPUs may not enter. This module doesn't read files. The caller passes the names of the
+cgroups below the container's cgroup.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def find_obstacle(
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return the reason why a container's cgroup doesn't have its allocated values, or shares its exclusive CPUs. The parameters are the
-    same as in `find_obstacle`.
+    """Return the reason why a container's cgroup doesn't have its allocated values, or why processes of other cgroups may use its
+    exclusive CPUs. The parameters are the same as in `find_obstacle`.
     """
     return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 
@@ -99,9 +99,7 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
 
 
 def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """Check that the init containers before a container have ended. The container may reuse an init container's CPUs, even CPUs that are
-    offline now.
-    """
+    """Check that all init containers before a container have ended. The container may reuse their CPUs, even CPUs that are offline now."""
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         cgroup = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
@@ -178,8 +176,8 @@ def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> Obstacl
 def _check_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs. Such processes haven't left the CPUs yet,
-    or belong to an init container.
+    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs. Such processes either haven't left the
+    CPUs yet, or belong to an init container.
     """
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied

@@ -1,9 +1,10 @@
-"""Cpuset partitions, which keep host processes off exclusive CPUs (D27): which cgroups are partitions, and the order of starts and ends.
+"""Cpuset partitions, which keep host processes off exclusive CPUs (D27). This module decides which cgroups are partitions, and in which
+order partitions start and end.
 
-A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Siblings must not have the same CPU in
-this file, and a sibling's `cpuset.cpus` must not lie within such a set. Old partitions therefore end before new partitions start.
-Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module uses neither pods nor
-the file system.
+A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Siblings must not have the same CPU
+in this file, and a sibling's `cpuset.cpus` must not lie within such a set. Old partitions therefore end before new partitions start.
+Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module doesn't know pods,
+and doesn't access files.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,11 +36,11 @@ def add_partitions(
 ) -> tuple[DesiredCgroup, ...]:
     """Add the partitions to a pod's cgroups.
 
-    The pod's cgroup is the partition in two cases: the pod has one container, or all its containers have exclusive CPUs and some share them
-    with an init container. (Two sibling partitions can't share CPUs.) In any other pod, a container has its own partition if it has CPUs
-    that no other container of the pod uses. A partition for the whole pod would leave containers of the shared pool without CPUs. In such a
-    partition, a container that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated
-    at boot in a balanced partition, so such CPUs are never mixed with others in one partition.
+    The pod's cgroup is the partition in two cases: the pod has one container, or all its containers have exclusive CPUs and some share
+    them with an init container. (Two sibling partitions can't share CPUs.) In any other pod, a container has its own partition if it has
+    CPUs that no other container of the pod uses. A partition for the whole pod would leave containers of the shared pool without CPUs. A
+    container in it that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated at
+    boot in a balanced partition, so such CPUs are never mixed with others in one partition.
 
     Args:
         pod: the pod's cgroup.
@@ -89,14 +90,14 @@ def _union(sets: Iterable[CpuSet]) -> CpuSet:
 
 
 class Step(Struct, frozen=True):
-    """Write of one value to a file of a cgroup."""
+    """Write of one value to one cgroup file."""
 
     path: str
     attribute: Attribute
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs of a partition that is about to start. The kernel moves other processes off these CPUs, possibly onto exclusive CPUs of other
+    """CPUs of a partition that this step starts. The kernel moves other processes off these CPUs, possibly onto exclusive CPUs of other
     cgroups.
     """
 
@@ -115,7 +116,7 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
 
 
 def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """List the CPUs in the cgroups above each partition. Then start the partitions, including partitions that the kernel has
+    """Add the CPUs of each partition to the cgroups above it. Then start the partitions, including partitions that the kernel has
     invalidated.
     """
     for want in desired:
@@ -133,7 +134,7 @@ def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 
 
 def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of populated cgroups that should be partitions but aren't, for instance because the kernel has refused."""
+    """Return the CPUs of populated cgroups that should be partitions but aren't, for instance because the kernel refused the partition."""
     begin = (step for step in start_partitions(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 

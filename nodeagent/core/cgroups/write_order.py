@@ -1,4 +1,4 @@
-"""The order of cgroup writes: from desired and observed cgroups to an ordered list of changes.
+"""The order of cgroup writes. Input are the desired and the observed cgroups, and output is an ordered list of changes.
 
 The order guarantees that no exclusive CPU has two users at any moment:
 
@@ -11,10 +11,10 @@ The order guarantees that no exclusive CPU has two users at any moment:
    write limits, in an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
 4. Thaw.
 
-If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit can't
-be written, the pod's limit must not be lowered, and no other container's limit in the pod may be raised. Only differences are written, so
-an idle machine sees no write (kernel 6.1 resets a thread's own affinity on every cpuset write). This module uses neither pods nor the file
-system.
+If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit
+can't be written, the pod's limit must not be lowered, and no other container's limit in the pod may be raised. Only differences are
+written. An idle machine therefore sees no writes, which matters because kernel 6.1 resets a thread's own affinity on every cpuset write.
+This module doesn't know pods, and doesn't access files.
 """
 
 import math
@@ -45,7 +45,7 @@ _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
 class MakeCgroup(Struct, frozen=True):
     path: str
     has_payload: bool = False
-    """Whether the cgroup belongs to a container. It then needs a `payload` cgroup below it for its processes."""
+    """Whether the cgroup belongs to a container. A container's processes are in a cgroup named `payload` below it."""
 
 
 class EnableControllers(Struct, frozen=True):
@@ -54,7 +54,7 @@ class EnableControllers(Struct, frozen=True):
 
 
 class GatherThreads(Struct, frozen=True):
-    """Move threads that the kernel has put on other CPUs back to the CPUs of their cgroup."""
+    """Change: move threads that the kernel has put on other CPUs back to the CPUs of their cgroup."""
 
     path: str
     vacates: CpuSet
@@ -66,7 +66,7 @@ class SetAttribute(Struct, frozen=True):
     attribute: Attribute
     value: Value
     before: Value | None
-    """The observed value. None means that the cgroup is new or lacks the file."""
+    """The observed value. None means that the cgroup is new or doesn't have this file."""
     vacates: CpuSet = CpuSet()
     """CPUs on which no process of this cgroup runs any more once the change is in effect."""
     grants: CpuSet = CpuSet()
@@ -78,7 +78,7 @@ class RemoveCgroup(Struct, frozen=True):
 
 
 class GiveUnitBack(Struct, frozen=True):
-    """Restore the CPUs and memory nodes that a systemd unit had before a pod pinned it."""
+    """Change: restore the CPUs and memory nodes that a systemd unit had before a pod pinned it."""
 
     path: str
     before: UnitSettings
@@ -113,15 +113,14 @@ def _measure_limit(limit: Value) -> float:
 
 
 def concerns_partition(change: Change) -> bool:
-    """Whether the change belongs to a partition. If such a change fails, only the isolation from the host is lost."""
+    """Whether the change belongs to a partition. The failure of such a change affects only the isolation from the host."""
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs that must not be granted, because processes outside of the desired cgroups run on them and can't be moved by any change.
-    """
+    """CPUs that must not be granted. Processes outside of the desired cgroups run on them, and no change can move these processes."""
     orphans: tuple[str, ...] = ()
     """Populated cgroups below the pods' cgroup that no longer belong to a pod."""
     in_place: InPlace = MappingProxyType({})
@@ -299,15 +298,15 @@ def _find_fallback(cgroup: ObservedCgroup | None) -> CpuSet:
 
 
 def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. The result is the current part of the desired
-    fallback CPUs, or all of them if that part is empty.
+    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. The result is the desired fallback CPUs that the
+    cgroup already has. If it has none of them, the result is all desired fallback CPUs.
     """
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the desired CPUs that an exclusive cgroup already has. None means that the cgroup lists no other CPUs, or that it keeps none
-    of its CPUs.
+    """Return the desired CPUs that an exclusive cgroup already has, if it must stop listing other CPUs. None means that the cgroup lists no
+    other CPUs, or that it would keep no CPU.
 
     The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable as soon as the pod's cgroup gets this CPU, or
     this CPU comes online. The cgroup may have released this CPU, or other cgroups may not have vacated it yet.
@@ -337,9 +336,9 @@ def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
 def _find_interim_cpus(
     want: DesiredCgroup, cgroup: ObservedCgroup | None, exclusive: Mapping[str, CpuSet]
 ) -> CpuSet | None:
-    """Return the CPUs that an exclusive unit keeps until its own CPUs are granted.
+    """Return the CPUs that a unit with exclusive CPUs may keep until its own CPUs are granted.
 
-    None means that the unit uses no CPUs of other cgroups, or that the cgroup doesn't belong to a unit with exclusive CPUs.
+    None means that the unit uses no other cgroup's CPUs, or that the cgroup isn't such a unit.
     """
     if not want.is_exclusive or not is_pinned(want.path):
         return None
@@ -374,7 +373,7 @@ def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
 def _write_differences(
     desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
 ) -> Iterator[Change]:
-    """Grant exclusive CPUs, and write all other differences."""
+    """Grant exclusive CPUs, and write all other values that differ."""
     for want in desired:
         cgroup = observed.get(want.path)
         for attribute, value in want.attributes:
@@ -430,8 +429,8 @@ def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -
 
 
 def _grants_explicitly(cgroup: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has these CPUs because it lists them. If none of the listed CPUs is online, the kernel falls back to the parent's
-    CPUs.
+    """Whether a cpuset has these CPUs because it lists them. Otherwise the kernel may have granted the parent's CPUs, because no listed
+    CPU is online.
     """
     return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(cgroup) >= cpus)
 
@@ -446,7 +445,7 @@ def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterat
 
 
 def _find_usable_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs on which processes of a cgroup may run now, including a process that enters the cgroup just now.
+    """Return the CPUs on which a cgroup's processes may run now. This includes a process that is just entering the cgroup.
 
     Processes in a frozen cgroup don't run. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
     """

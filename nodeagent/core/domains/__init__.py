@@ -1,1 +1,1 @@
-"""Domains, one package each. A domain is an owner of cgroups, with its pods and its rules for answering requests."""
+"""Domains, one package each. A domain owns certain cgroups, manages the pods in them, and answers the requests about these pods."""

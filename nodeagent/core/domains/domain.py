@@ -1,8 +1,8 @@
 """Contract of a domain: an owner of containers' cgroups and processes, such as the agent, systemd or a container runtime.
 
-A turn calls the methods in the order of this module, all in the deciding thread. One method is called for every domain before the next
-method. Each domain keeps its own data between turns, which other domains can't access. A domain's threads pass data to the deciding thread
-by queues, and wake the agent. Problems are texts for users, and name the next step. A `Problem` also names its pod.
+A turn calls the methods in the order of this module, all in the deciding thread. Each method is called for all domains before the next
+method is called. Each domain keeps its own data between turns, which other domains can't access. A domain's threads pass data to the
+deciding thread by queues, and wake the agent. Problems are texts for users that name the next step. A `Problem` also names its pod.
 """
 
 from collections.abc import Mapping
@@ -31,11 +31,11 @@ class DomainInput(Struct, frozen=True):
     sources: tuple[PodSource, ...]
     """Sources of pods of all domains."""
     rescan: bool
-    """Whether to observe everything again. Otherwise, observe only values that may change without waking the agent."""
+    """Whether everything is observed again. Otherwise, only values are observed that may change without waking the agent."""
     part: float = 1.0
-    """Fraction of the pods' cgroups, 0 to 1, to read again although no change was reported."""
+    """Fraction of the pods' cgroups, from 0 to 1, that is read again although no change was reported."""
     runs: Runs | None = None
-    """Runs of the launcher. None means that the launcher doesn't answer."""
+    """Runs of the launcher (one run is one start of a container's command). None means that the launcher doesn't answer."""
 
 
 class DomainView(Struct, frozen=True):
@@ -45,34 +45,34 @@ class DomainView(Struct, frozen=True):
     inactive_units: frozenset[str] = frozenset()
     """Paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
-    """Whether the domain has reported all its pods."""
+    """Whether the domain has reported all its pods. Until then, missing pods don't count as ended."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Whether another observation soon may solve the problems."""
+    """Whether the problems may be solved soon, so that another observation is worthwhile."""
     places: Mapping[str, str] = MappingProxyType({})
     """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
     strays: frozenset[str] = frozenset()
-    """IDs of the runs whose main process was found outside of its container's cgroup."""
+    """IDs of the runs (starts of containers' commands) whose main process is outside of its container's cgroup."""
 
 
 class TurnDone(Struct, frozen=True):
-    """Result of a turn, after it was saved and carried out."""
+    """Result of a turn that was saved and carried out."""
 
     state: NodeState
-    """Saved state. Pods that couldn't be saved are in it as refused."""
+    """Saved state, in which pods that couldn't be saved are refused."""
     wanted: tuple[DesiredCgroup, ...]
     ready: frozenset[str]
     """Paths of the cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""
     unvacated: CpuSet
     """CPUs that some processes could not be moved off."""
     placed: Mapping[str, ContainerPlacement]
-    """CPUs and memory nodes reported to each container's processes, by cgroup path."""
+    """CPUs and memory nodes that were reported to each container's processes, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """Device files that couldn't be taken back, each with the name of its last user."""
+    """Paths of device files that couldn't be withdrawn, each with the name of its last user."""
 
 
 class TakenBack(Struct, frozen=True):
-    """Result of taking released devices back from processes."""
+    """Result of withdrawing released devices from processes."""
 
     files_in_use: Mapping[str, str]
     problems: tuple[str, ...] = ()
@@ -93,22 +93,23 @@ class Domain(Protocol):
         ...
 
     def follow(self, config: Config, /) -> None:
-        """Apply another configuration. Called between turns."""
+        """Apply another configuration. This method is called between turns."""
         ...
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
-        """Return the domain's own pods as of the last read. With `rescan`, read the pods again first.
+        """Return the domain's own pods from the last read, or with `rescan` from a new read.
 
-        `part` is the fraction of the pods' files, 0 to 1, to check although no change was reported. This method is called first, before any
-        observation. The origin of each pod names the domain. If the domain only watches its processes, its containers pin units with names
-        in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as manifests, the result is empty.
+        `part` is the fraction of the pods' files, from 0 to 1, that is checked although no change was reported. This method is called
+        first, before any observation. The origin of each pod names the domain. If the domain only watches its processes, its containers
+        pin units with names in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as manifests, the
+        result is empty.
         """
         ...
 
     def observe(self, look: DomainInput, /) -> DomainView:
         """Read the existing cgroups of the domain's pods, by the paths of `PodEntry.container_path`.
 
-        Called before the turn makes its decisions.
+        This method is called before the turn makes its decisions.
 
         Raises:
             CgroupError: a cgroup can't be read. The turn then makes no decisions.
@@ -118,23 +119,24 @@ class Domain(Protocol):
     def decide(self, decided: Turn, world: World, /) -> Turn:
         """Decide on the requests received since the last turn.
 
-        The result is saved with the rest of the turn. Called once the turn has decided on the pods of all sources. At that time, none of
-        the requests has been answered.
+        This method is called once the turn has decided on the pods of all sources, before any request is answered. The result is saved
+        with the rest of the turn.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
         """Tell all waiting callers that no decision was made.
 
-        Called if the turn can't be saved, instead of carrying out the decision. The later methods are still called, with the state of the
-        last turn.
+        This method is called if the turn can't be saved. The decision is then not carried out. The later methods are still called, with
+        the state of the last turn.
         """
         ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of the domain's cgroups, if the settings outlive a lost state. Return the problems.
+        """Record the original settings of the domain's cgroups, so that they can be restored even after the state was lost. Return the
+        problems.
 
-        Called after `state` is saved and before any cgroup is written.
+        This method is called after `state` is saved, and before any cgroup is written.
         """
         ...
 
@@ -143,9 +145,9 @@ class Domain(Protocol):
         ...
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that the domain's processes may use although no observed cgroup shows this use.
+        """Return CPUs that the domain's processes may use, although no observed cgroup shows this.
 
-        The plan doesn't grant these CPUs to any container. Called before the plan is carried out.
+        The plan doesn't grant these CPUs to any container. This method is called before the plan is carried out.
         """
         ...
 
@@ -157,22 +159,21 @@ class Domain(Protocol):
         """Carry out one change. Return once the change is in effect and processes have left the CPUs that it removes.
 
         Raises:
-            CgroupError: the change failed, or its effect isn't certain. Changes that depend on the failed change are deferred. All these
-                changes are tried again.
+            CgroupError: the change failed, or its effect isn't certain. Dependent changes are deferred, and all of them are tried again.
         """
         ...
 
     def take_back(self, state: NodeState, /) -> TakenBack:
-        """Take released devices from the domain's processes, and let the processes use the allocated devices.
+        """Withdraw released devices from the domain's processes, and give the processes access to the allocated devices.
 
-        Called after the plan is carried out, before any domain starts a container or answers a request.
+        This method is called after the plan is carried out, before any domain starts a container or answers a request.
         """
         ...
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
         """Start or attach ready containers, answer waiting callers, and restore the settings of ended pods. Return the problems.
 
-        Called last, after everything is saved and written.
+        This method is called last, after everything is saved and written.
         """
         ...
 
@@ -183,12 +184,12 @@ class Domain(Protocol):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the domain waits for a change that doesn't wake the agent. If so, another turn follows soon."""
+        """Whether the domain waits for a change that doesn't wake the agent. In that case, another turn follows soon."""
         ...
 
     def standing_problem(self) -> str | None:
-        """Describe a problem of the domain as a whole. None means that the domain has no problem. Called after each turn, even a failed
-        one.
+        """Describe a problem of the domain as a whole. None means that there is no such problem. This method is called after each turn,
+        even a failed turn.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Number of further copies of pods that the node can admit. Copies are admitted one after the other until one is refused."""
+"""Search for the number of further copies of pods that a node can admit. Copies are admitted one after the other until a pod is refused."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,20 +10,20 @@ from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Maximum number of copies, because the node always admits pods without requests."""
+"""Maximum number of copies. It ends the search for pods without requests, which the node would always admit."""
 
 
 class Capacity(Struct, frozen=True):
-    """Result of a search: how many complete copies of the pods the node can admit."""
+    """Result of a search: the number of complete copies of the pods that the node can admit."""
 
     copies: int
     after: WhatIf
-    """The node with all complete copies."""
+    """Node after the admission of all complete copies."""
     refused: Pod | None
-    """Pod that was refused, ending the search. None means that the search reached its limit."""
+    """Pod whose refusal ended the search. None means that the search reached the maximum number of copies."""
     decision: Refused | None
     first: tuple[tuple[Pod, Admitted], ...] = ()
-    """Pods of the first copy with their decisions. Empty if no copy fits."""
+    """Pods of the first copy with their decisions. The list is empty if not even one copy fits."""
 
 
 def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
@@ -32,7 +32,7 @@ def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], N
     Args:
         what_if: the node at the beginning.
         pods: the pods of one copy. Each copy gets numbered names and new UIDs, so the same manifest can be given twice.
-        fitted: called after each complete copy.
+        fitted: function that is called after each complete copy.
     """
     first: tuple[tuple[Pod, Admitted], ...] = ()
     for number in range(1, MAX_COPIES + 1):

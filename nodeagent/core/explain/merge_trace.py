@@ -1,6 +1,6 @@
 """Steps of a merge of hints: what each resource's hints say about each set of NUMA nodes, the winning set, and why the other sets lost.
 
-The winner comes from the merge itself (core/numa/hints.py, core/numa/hint_family.py). This module finds only the reasons, with the same
+The merge itself (core/numa/hints.py, core/numa/hint_family.py) chooses the winner. This module only finds the reasons, by the same
 comparisons.
 """
 
@@ -24,14 +24,14 @@ from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
-"""Largest number of NUMA nodes for which every set is a candidate. With more nodes, the candidates are single nodes, listed sets and the
-smallest other sets.
+"""Largest number of NUMA nodes for which every set is a candidate. With more nodes, the candidates are single nodes, the sets in hints,
+and the smallest other sets.
 """
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """What a resource's hints say about a set of NUMA nodes."""
+    """Suitability of a set of NUMA nodes according to a resource's hints."""
 
     ANY = "any"
     """The resource accepts any nodes."""
@@ -51,17 +51,15 @@ class Verdict(enum.StrEnum):
     """The set has several nodes, but the policy is single-numa-node."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """The distances within the set are longer than within the winner (prefer-closest-numa-nodes)."""
+    """The nodes of the set are farther apart than the winner's nodes (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """A smaller share of the set is allocated than of the winner (KEP-6007)."""
+    """A smaller share of the set's resources is allocated than of the winner's (KEP-6007)."""
     MORE_ALLOCATED = "more allocated"
-    """A larger share of the set is allocated than of the winner (KEP-6007)."""
+    """A larger share of the set's resources is allocated than of the winner's (KEP-6007)."""
     HIGHER = "higher number"
     """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """None of the sets is preferred by all resources. The size of this set ranks lower than the size of the winner
-    (`non_preferred_rank`).
-    """
+    """No set is preferred by all resources, and a set of this size ranks lower than a set of the winner's size (`non_preferred_rank`)."""
 
 
 class Candidate(Struct, frozen=True):
@@ -70,14 +68,14 @@ class Candidate(Struct, frozen=True):
     """Opinions by resource, in the order in which the resources gave hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources because of which the set lost."""
+    """Resources that made the set lose."""
 
 
 class MergeTrace(Struct, frozen=True):
     container: str | None
     """Name of the container. None means the pod as a whole."""
     nodes: NumaSet | None
-    """Result of the merge. None means any nodes."""
+    """Resulting NUMA nodes. None means that any nodes are accepted."""
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
@@ -85,15 +83,17 @@ class MergeTrace(Struct, frozen=True):
     all_sets: bool
     """Whether the candidates include every set that at least one resource can use."""
     overruled: tuple[str, ...] = ()
-    """Devices with hints that the result contradicts."""
+    """Names of the devices whose hints contradict the result."""
     instead_of: NumaSet | None = None
-    """Result of the merge before a set for both CPUs and memory replaced it (sameNumaNodes). None means that the result wasn't replaced."""
+    """Original result of the merge, if a set for both CPUs and memory has replaced it (sameNumaNodes). None means that the result is the
+    original one.
+    """
     silent: tuple[str, ...] = ()
-    """Requested memory resources for which the memory manager gave no hint. As in kubelet, it gives no hint for a resource of which too
-    little is free.
+    """Requested memory resources without a hint from the memory manager. As in kubelet, there is no hint if too little of the resource is
+    free.
     """
     events: tuple[ResourceEvent, ...] = ()
-    """Events that resources report before their hints, for example answers of CPU plugins."""
+    """Events that resources reported before giving hints, for example answers of CPU plugins."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:

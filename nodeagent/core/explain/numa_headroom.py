@@ -1,4 +1,4 @@
-"""Free resources of each NUMA node, which show why a pod is refused and how fragmented the node is."""
+"""Free resources of each NUMA node. They show why a pod is refused, and how fragmented the node is."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -19,7 +19,7 @@ class NodeHeadroom(Struct, frozen=True):
 
     id: int
     parts: tuple[Struct, ...]
-    """Free amounts. Each resource has a type of its own for them."""
+    """Free amounts. Each resource has its own type for its free amounts."""
 
     def of(self, kind: type[H]) -> H:
         """Return the free amounts of this type."""

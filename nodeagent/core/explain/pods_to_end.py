@@ -1,5 +1,5 @@
-"""Search for pods whose end would make room for a refused pod. The result has as few pods as possible, with small holdings. The number of
-trial decisions is limited.
+"""Search for pods whose end would make room for a refused pod. The search prefers few pods with small holdings. The number of trial
+decisions is limited.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,17 +12,17 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Maximum number of listed pods if several pods have equally large holdings and each of them alone is sufficient."""
+"""Maximum number of listed pods, if any one of several pods with equally large holdings would be sufficient."""
 _MAX_SINGLE_TRIALS = 150
-"""Number of the smallest pods, and also of the largest pods, that are tried one by one."""
+"""Number of the smallest pods, and also of the largest pods, whose end is tried one by one."""
 MOST_SETS = 300
-"""Maximum number of sets of pods for which all sets are tried, the smallest first. If there are more, the search starts from a sufficient
-set and improves this set pod by pod.
+"""Maximum number of sets of pods that are tried exhaustively, the smallest first. With more sets, the search starts from a sufficient set
+and improves it pod by pod.
 """
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the smallest pods of which each alone is sufficient. If there are none, find several pods that are sufficient together."""
+    """Find the smallest pods that are sufficient one at a time. If there are none, find several pods that are sufficient together."""
     sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
@@ -74,7 +74,9 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
 
 
 def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Add pods, the largest first, until they are sufficient. Then leave out unneeded pods. The result begins with the largest pod."""
+    """Collect pods, the largest first, until their end is sufficient. Then leave out unneeded pods. The result begins with the largest
+    pod.
+    """
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
         return None
@@ -109,7 +111,7 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return numbers by which pods are compared: the request of the missing resource, then the holding of each resource."""
+    """Return numbers for comparing pods: the request for the missing resource, then the holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []

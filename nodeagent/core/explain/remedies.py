@@ -31,8 +31,8 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Maximum number of trial decisions per refusal, for each kind of change. Each kind has its own maximum, so that a slow kind leaves enough
-trials for the others.
+"""Maximum number of trial decisions per refusal, by kind of change. The separate maximum leaves enough trials for other kinds if one kind
+is slow.
 """
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
@@ -42,7 +42,7 @@ class Remedies(Struct, frozen=True):
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """Whether the search was complete. Otherwise there may be other or smaller changes."""
+    """Whether the search was complete. If not, there may be other or smaller changes."""
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
@@ -51,7 +51,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
     Args:
         what_if: the node that refuses the pod.
         pod: the pod with defaults applied.
-        tried: called after each trial decision.
+        tried: function that is called after each trial decision.
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
@@ -76,7 +76,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
 
 
 def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Try to end the pods that pin the same systemd units. Other changes can't help."""
+    """Search for an end of the pods that pin the same systemd units. No other change can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if what_if.unit_keys(other) & what_if.unit_keys(pod)]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()
@@ -110,7 +110,7 @@ def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to remove each device from `near`. If no single removal is sufficient, try to remove all devices."""
+    """Try to remove each single device from `near`. If no single removal is sufficient, try to remove all devices."""
     names = attempts.pod.near
     found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_remove_near(attempts.pod, (name,)))]
     if not found and len(names) > 1 and attempts.admits(_remove_near(attempts.pod, names)):

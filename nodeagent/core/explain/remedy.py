@@ -1,4 +1,4 @@
-"""A change that would admit a refused pod, and the counter of a search's trials."""
+"""A change that would admit a refused pod, and the trial decisions with which the change is searched."""
 
 import enum
 from collections.abc import Callable
@@ -18,11 +18,11 @@ class RequestChange(enum.StrEnum):
     CLAIM = "claim"
     """Fewer devices for a request in a claim."""
     NODE = "node"
-    """Another required NUMA node, or none."""
+    """Another required NUMA node, or no required node."""
     CORE_CLASS = "core class"
     """Another required class of cores, or only a preference for the class."""
     DEVICES = "devices"
-    """Removal of devices from `near`."""
+    """Fewer devices in `near`."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
     """End of other pods before the pod is admitted."""
@@ -43,15 +43,15 @@ class Remedy(Struct, frozen=True):
 
     change: RequestChange
     subject: tuple[str, ...]
-    """Subject of the change. REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod, and the
-    request. CONFIGURATION: the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
+    """Subject of the change, by kind. REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod,
+    and the request. CONFIGURATION: the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
     """
     amounts: tuple[Amount, ...] = ()
     """New amounts. REQUEST: one or more amounts per container. CLAIM: the CPU request of the container that uses the claimed CPUs."""
     before: str = ""
     after: str = ""
-    """Current and possible values. CONFIGURATION: values of the field, where empty means without the option. NODE: NUMA nodes, where empty
-    means any. CLAIM: numbers of devices. CORE_CLASS: classes, where empty means that the class is only preferred.
+    """New value, as opposed to the current value `before`, by kind. CONFIGURATION: the field's value, empty without the option. NODE: the
+    NUMA node, empty for any. CLAIM: the number of devices. CORE_CLASS: the class, empty if it is only preferred.
     """
 
 

@@ -1,7 +1,7 @@
-"""Repetition of the decision on a known pod, on the node as it was at that time.
+"""Repetition of the decision on a known pod, on the node as it was before the decision.
 
-Pods that have ended since are unknown, so the result says whether the repeated decision equals the original one. For a refused pod, the
-decision is repeated on the current node, because users can change only the current node.
+Pods that have ended since then are unknown. The result therefore says whether the repeated decision equals the original one. For a
+refused pod, the decision is repeated on the current node, because users can change only the current node.
 """
 
 from msgspec import Struct
@@ -23,11 +23,11 @@ class ReplayedDecision(Struct, frozen=True):
     """The node without the pod, on which the decision was repeated."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision gives the original refusal, or the original lasting holdings. None means that there is nothing to
-    compare, because the pod has ended or none of its systemd units is active.
+    """Whether the repeated decision leads to the original refusal or to the original lasting holdings. None means that nothing can be
+    compared, because the pod has ended or none of its systemd units is active.
     """
     left_out: tuple[str, ...]
-    """Pods that were decided on after this pod. The node `before` lacks these pods."""
+    """Names of the pods that were decided on after this pod, and are therefore missing from the node `before`."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:
@@ -70,7 +70,7 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 
 def _find_lasting(what_if: WhatIf, held: PodPromises, entry: PodEntry) -> object:
-    """Return the holdings that don't change while the pod runs."""
+    """Return the holdings that stay the same while the pod runs."""
     apps = frozenset(container.name for container in entry.pod.apps())
     explainers = list_explainers(what_if.managers.providers.resources)
     return held.having(*filter(None, (each.find_lasting(held, apps) for each in explainers))).parts

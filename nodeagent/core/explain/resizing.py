@@ -1,4 +1,4 @@
-"""Trial of a resize of a running pod. The result gives the new allocation, or the pods whose end would allow the resize."""
+"""Trial of a resize of a running pod. The result has the new allocation, or the pods whose end would allow the resize."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ class Resizing(Struct, frozen=True):
     new: Pod
     answer: Fits | NotResized
     freeing: tuple[str, ...] = ()
-    """Names of pods, as `namespace/name`. The end of any one of these pods would allow the resize."""
+    """Names of pods, as `namespace/name`. The end of any one of them would allow the resize."""
     all_tried: bool = True
 
     @property
@@ -31,7 +31,7 @@ class Resizing(Struct, frozen=True):
 
 
 def resizing(what_if: WhatIf, old: Pod, new: Pod, tried: Callable[[], None] = lambda: None) -> Resizing:
-    """Decide on a resize as the daemon does. `tried` is called for each pod that is tried as if it had ended."""
+    """Decide on a resize as the daemon does. If the resize fails, try it without each other pod, and call `tried` after each trial."""
     answer = what_if.resize(old, new)
     if isinstance(answer, Fits) or not answer.is_deferred:
         return Resizing(what_if, old, new, answer)

@@ -1,6 +1,6 @@
 """The smallest change to a refused pod's claims that would admit the pod: fewer devices for one request.
 
-If the devices are CPUs, the pod's CPU request must be equal to their number, so both change together.
+If the devices are CPUs, the pod's CPU request must equal their number, so both are changed together.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differen
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
-    """Reduce one request of one claim. Requests with alternatives stay unchanged, because the decision has already tried the
-    alternatives.
+    """Try fewer devices in one request of one claim. Requests with alternatives stay unchanged, because the decision has already tried
+    the alternatives.
     """
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:

@@ -73,8 +73,8 @@ class _Search(Struct, frozen=True):
         return self._find_first_alike(rest) if smaller.is_by_nodes else first_by_halving(rest, self.fits)
 
     def _find_first_alike(self, amounts: range) -> int | None:
-        """Find the first amount that fits. Among amounts that need the same number of NUMA nodes, all amounts after the first that fits are
-        assumed to fit.
+        """Find the first amount that fits. Within a range of amounts that need equally many NUMA nodes, all amounts after the first that
+        fits are assumed to fit as well.
         """
         for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
             found = first_by_halving(alike, self.fits)
@@ -95,7 +95,7 @@ def _explainers(attempts: Attempts) -> tuple[Explainer, ...]:
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same resource in several containers, or several amounts of one container.
 
-    If none of these changes is sufficient alone, pod-level amounts change together with the containers' amounts.
+    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts.
     """
     resources = list_memory_resources(attempts.pod)
     names = (CPU, *resources, *list_device_resources(attempts.pod))
@@ -110,7 +110,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
 
 def _change_one_or_several(attempts: Attempts, resource: str) -> Sequence[Remedy]:
-    """Change the amount in one container. If that isn't sufficient, change it in several containers."""
+    """Try another amount in one container. If that isn't sufficient, try it in several containers."""
     for carry in list_adaptations(attempts.pod):
         found = (
             [
@@ -130,7 +130,7 @@ _Direction = Callable[[_Search], int | None]
 
 
 def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
-    """Change the amount of one container, or the pod-level amount."""
+    """Try another amount in one container, or another pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is keep_pod_amounts:
         amount = get_requested(pod.resources, resource)
@@ -149,7 +149,7 @@ def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carr
 
 
 def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
-    """Change the amount of one container. Other amounts of the given pod may already be changed."""
+    """Try another amount in one container. The given pod may already have other changed amounts."""
     for container, amount in list_requesting(pod, resource):
         shared = find_shared_part(container) if resource == CPU else 0
         changed = make_change(pod, (container,), resource, carry)
@@ -159,7 +159,7 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
 
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
-    """Reduce the requests of several containers to a common limit. Only as many containers as needed are reduced."""
+    """Try to lower the requests of several containers to a common maximum. Only as many containers as needed are changed."""
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
@@ -177,8 +177,8 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
-    """Round the amount of each container if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce the
-    amount of one or several containers.
+    """Try to round each container's amount, if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce
+    the amounts of one or several containers.
     """
     pods = _list_rounded_pods(attempts, resource)
     enough = [_make_remedy(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
@@ -194,7 +194,7 @@ def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[
 
 
 def _list_rounded_pods(attempts: Attempts, resource: str) -> Sequence[Pod]:
-    """Return up to two variants of the pod: requests that can't be allocated are rounded down, or rounded up."""
+    """Return up to two variants of the pod, in which requests that can't be allocated are rounded down or rounded up."""
     below = above = pod = attempts.pod
     demands = demand_of(attempts.what_if.managers.rules, pod).containers
     for explainer in _explainers(attempts):
@@ -213,14 +213,16 @@ def _make_remedy(before: Pod, after: Pod) -> Remedy:
 
 
 class _AmountGroup(Struct, frozen=True):
-    """Amounts that change together: all amounts of one container, all pod-level amounts, or the amounts of all containers above a limit."""
+    """Amounts that are changed together: all amounts of one container, all pod-level amounts, or the amounts of all containers above a
+    maximum.
+    """
 
     asked: dict[str, int]
     least: dict[str, int]
     pod_with: Callable[[dict[str, int]], Pod]
 
     def search(self, attempts: Attempts, others: dict[str, int], name: str) -> _Search:
-        """Search for a smaller value of one amount, with the other amounts unchanged."""
+        """Build the search for a smaller value of one amount, while the other amounts stay unchanged."""
         rest = dict(others)
         return _Search.of(
             attempts, name, lambda value: self.pod_with(rest | {name: value}), self.asked[name], self.least[name]
@@ -259,7 +261,7 @@ def _group_all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Amou
 
 
 def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Change all amounts of one container, or of the pod as a whole. If that isn't sufficient, change all containers."""
+    """Try other amounts in one container, or in the pod as a whole. If that isn't sufficient, change all containers."""
     found = [
         each
         for part in _list_amount_groups(attempts.pod, resources, carry)
@@ -275,7 +277,7 @@ def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> 
 
 
 def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | None:
-    """Find the largest number of CPUs, and then the largest amounts of the other resources."""
+    """Find the largest sufficient number of CPUs, and then the largest sufficient amounts of the other resources."""
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
@@ -299,8 +301,8 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
 
 
 def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) -> Iterator[dict[str, int]]:
-    """Yield small amounts of memory to combine with CPUs. For each number of NUMA nodes up to the request's number, yield the least memory
-    that needs so many nodes.
+    """Yield small amounts of memory to combine with fewer CPUs. For each number of NUMA nodes up to that of the request, yield the least
+    memory that needs so many nodes.
     """
     least = {name: part.least[name] for name in rest}
     for name in rest:
@@ -317,7 +319,7 @@ def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) 
 
 
 def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return how many NUMA nodes each resource of the pod and of each container needs on an empty machine."""
+    """Return the number of NUMA nodes that each resource of the pod and of each container needs on an empty machine."""
     demand = demand_of(attempts.what_if.managers.rules, pod)
     parts: list[PodDemand | ContainerDemand] = [demand, *demand.containers]
     return tuple(
@@ -328,7 +330,7 @@ def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 
 
 def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
-    """Split descending amounts before each amount that needs fewer NUMA nodes."""
+    """Split descending amounts into ranges, each of which needs the same number of NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
         low, high = 0, len(amounts) - 1
@@ -340,7 +342,7 @@ def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Ite
 
 
 def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
-    """Raise pod-level amounts above the containers' exclusive amounts, so that something remains for sharing containers
+    """Raise pod-level amounts above the sum of the containers' exclusive amounts, so that sharing containers get a part
     (EmptyPodSharedPoolError).
     """
     pod = attempts.pod

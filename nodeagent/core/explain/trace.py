@@ -1,6 +1,6 @@
 """Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules that determined them.
 
-The decision runs once, with observers. This module only puts their events in order.
+The decision is made once, with observers. This module only puts the observed events in order.
 """
 
 from functools import reduce
@@ -23,18 +23,18 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Allocation of a resource that has no explainer. The resource kind describes it by a text."""
+    """Step: the allocation of a resource without an explainer. The resource kind describes the allocation in a text."""
 
     container: str | None
     resource: str
     given: str
-    """Text that describes the allocation. Empty after a refusal."""
+    """Description of the allocation. It is empty after a refusal."""
 
 
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """Demand on which the decision is based. It includes a preferred class of cores only if the decision required this class."""
+    """Demand on which the decision is based. A preferred class of cores is included only if the decision treated it as a requirement."""
     decision: Admitted | Refused
     steps: tuple[MergeTrace | AllocationStep, ...]
     """Steps in the order in which they were taken."""
@@ -58,7 +58,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
 
 
 def _observe(managers: Managers, events: list[_Event]) -> Managers:
-    """Return the managers with observers that add events to `events`. The events of an abandoned trial are removed."""
+    """Return the managers with observers that append events to `events`. The events of an abandoned trial are removed again."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):
@@ -78,7 +78,7 @@ def _order_steps(
     pod: Pod,
     demand: PodDemand,
 ) -> list[MergeTrace | AllocationStep]:
-    """Return the steps, with each merge before the allocations under its hint."""
+    """Return the steps in order. Each merge comes before the allocations that follow its result."""
     steps: list[MergeTrace | AllocationStep] = []
     merges = list(decision.report.merges)
     promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}

@@ -1,4 +1,6 @@
-"""Owners of interrupts: containers that get a device's interrupts on their CPUs, because of an annotation or a device allocation."""
+"""Owners of interrupts. An owner is a container that gets a device's interrupts on its CPUs, because of an annotation or because the
+device is allocated to it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -11,8 +13,8 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 _WITH_QUEUES = frozenset({"network", "infiniband"})
-"""Kinds of devices whose interrupts go to their owner's CPUs. Interrupts of other kinds go to the CPU that submits a request, or can't be
-moved.
+"""Kinds of devices whose interrupts go to their owner's CPUs. Other kinds raise interrupts on the CPU that submits a request, or their
+interrupts can't be moved.
 """
 
 
@@ -20,25 +22,25 @@ class InterruptRequest(Struct, frozen=True):
     device: str
     """PCI address of the device, or its network interface."""
     by: str
-    """Description of the container and its pod, for users."""
+    """Description of the container and its pod in texts for users."""
     cpus: CpuSet
     """Exclusive CPUs of the container. A container without exclusive CPUs doesn't get any interrupts."""
     is_asked: bool = True
-    """Whether an annotation requests the interrupts. False means that the container gets them because the device is allocated to it."""
+    """Whether an annotation requests the interrupts. If not, the container gets them because the device is allocated to it."""
 
 
 class InterruptOwners(Struct, frozen=True):
-    """Interrupts of each owner. Each interrupt goes to the first request for it."""
+    """Interrupts of each owner. An interrupt that several containers request goes to the first request."""
 
     holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()
     """Devices that are absent or have no interrupts."""
     late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
-    """Requests that came too late, each with the earlier request of another container for the same interrupt."""
+    """Requests that lost an interrupt, each with the earlier request of another container for the same interrupt."""
 
 
 def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
-    """Return the requests of all pods in the order of their decisions, then the owners of allocated network devices."""
+    """Return the requests of all pods in the order of their decisions. The owners of allocated network devices come last."""
     active = sorted((entry for entry in state.entries if entry.is_active), key=lambda entry: entry.decided_at_ms)
     asked = [
         InterruptRequest(
@@ -72,7 +74,7 @@ def assign_interrupts(
 
     Args:
         asked: the requests, in order.
-        interrupts_of: returns the interrupts of a device. Empty if the device is absent or has no interrupts.
+        interrupts_of: function that returns the interrupts of a device. The result is empty if the device is absent or has no interrupts.
     """
     holders: dict[Setting, InterruptRequest] = {}
     unknown: list[str] = []

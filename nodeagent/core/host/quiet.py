@@ -1,4 +1,4 @@
-"""Quiet cores: kernel settings for the cores of a pod while the pod runs. The pod requests these settings."""
+"""Quiet cores. A pod can request certain kernel settings for its cores, which are in effect while the pod runs."""
 
 import operator
 from collections.abc import Container, Iterator, Mapping
@@ -32,7 +32,7 @@ def list_quiet_settings(
         topology: the machine.
         exclusive: the CPUs of a container.
         settings: the requested settings.
-        machine_wide_boost: whether boost is switched for all CPUs of the machine.
+        machine_wide_boost: whether boost may be switched for all CPUs of the machine at once.
     """
     cores = {topology.cpu[cpu].core for cpu in exclusive if cpu in topology.cpu}
     values = dict(_format_values(settings))
@@ -49,7 +49,7 @@ def list_quiet_settings(
 
 
 def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]:
-    """Yield each setting's kind, with the text that the kernel expects."""
+    """Yield each kind of setting, with the text that the kernel expects as its value."""
     if settings.idle_latency_us is not None:
         yield SettingKind.IDLE_LATENCY, str(settings.idle_latency_us)
     if settings.governor is not None:
@@ -63,13 +63,13 @@ def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]
 
 
 class QuietCores(Struct, frozen=True):
-    """Settings that all quiet pods request, reused from turn to turn."""
+    """Settings that all quiet pods request. They are reused from turn to turn."""
 
     of_pods: Derived[tuple[Pod, PodPromises], Mapping[Setting, str]] = Derived()
-    """Settings by the pod's UID."""
+    """Settings of each pod, by the pod's UID."""
     values: Mapping[Setting, str] = field(default_factory=dict)
     unknown: tuple[tuple[str, str], ...] = ()
-    """Pods that request a profile which is missing in the configuration, each with the profile's name. These pods have no settings."""
+    """Pods whose requested profile is missing in the configuration, each with the profile's name. No settings are applied for them."""
 
     def follow(self, state: NodeState, topology: Topology, config: Config) -> "QuietCores":
         """Return the settings for this state. The settings of unchanged pods are reused."""
@@ -100,9 +100,7 @@ class QuietCores(Struct, frozen=True):
 
 
 def select_boost_file(requested: Mapping[Setting, str], observed: Container[Setting]) -> dict[Setting, str]:
-    """Leave out the settings for the boost of all CPUs that the machine doesn't have. If the machine has none of them, the first setting
-    remains.
-    """
+    """Leave out those settings for the boost of all CPUs that the machine doesn't have. If it has none of them, the first one remains."""
     absent = [s for s in requested if s.kind is SettingKind.MACHINE_BOOST and s not in observed]
     left_out = set(absent if len(absent) < len(BOOST_FILES) else absent[1:])
     return {setting: value for setting, value in requested.items() if setting not in left_out}

@@ -1,7 +1,7 @@
 """Host settings that contain CPUs or belong to one CPU, and the record of their values before the agent changed them (D28).
 
-As long as required, each setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another
-program sets a value meanwhile, this newer value is restored instead.
+While a pod needs it, a setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another
+program has set a value in the meantime, that newer value is restored instead.
 """
 
 import enum
@@ -15,28 +15,28 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class SettingKind(enum.StrEnum):
-    """Kind of a host setting, which determines the meaning of the setting's name."""
+    """Kind of a host setting. The kind determines the meaning of the setting's name."""
 
     IRQ = "irq"
     """Affinity of an interrupt. The name is the interrupt's number."""
     NEW_IRQS = "new-irqs"
-    """Default affinity of new interrupts. The setting's name is empty."""
+    """Default affinity of new interrupts. The setting has no name."""
     QUEUE = "queue"
     """CPUs that handle a queue of a network interface (RPS, XPS). The name is a path such as `eth0/queues/rx-0/rps_cpus`, with the current
     name of the interface.
     """
     IRQBALANCE = "irqbalance"
-    """CPUs to which irqbalance may move interrupts. The setting's name is empty. irqbalance shows a new value only after its next scan."""
+    """CPUs to which irqbalance may move interrupts. The setting has no name. irqbalance shows a new value only after its next scan."""
     BALANCING = "balancing"
-    """CPUs that irqbalance may move one interrupt to. The value is either all CPUs of irqbalance or none. The name is the interrupt's
+    """CPUs to which irqbalance may move one interrupt. The value is either all CPUs of irqbalance or no CPU. The name is the interrupt's
     number.
     """
     WORKQUEUE = "workqueue"
-    """CPUs of the kernel's unbound workqueues. The setting's name is empty. Each workqueue uses only the CPUs that are also in its own
-    mask.
+    """CPUs of the kernel's unbound workqueues. The setting has no name. Each workqueue uses only those of these CPUs that are also in its
+    own mask.
     """
     THREAD = "thread"
-    """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's id and its start in clock ticks since boot
+    """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's ID and its start time in clock ticks since boot
     (`45@1234`).
     """
     UNIT = "unit"
@@ -48,14 +48,16 @@ class SettingKind(enum.StrEnum):
     text, where `0` means no limit and `n/a` means that idle states aren't used at all.
     """
     GOVERNOR = "governor"
-    """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have the setting."""
+    """Frequency governor of one CPU. The name is the CPU's number. The setting doesn't exist for CPUs that share one governor."""
     MIN_FREQUENCY = "min-frequency"
-    """Lowest frequency of one CPU in kHz. The name is the CPU's number. CPUs with a common frequency don't have the setting."""
+    """Lowest frequency of one CPU in kHz. The name is the CPU's number. The setting doesn't exist for CPUs with a common frequency."""
     MAX_FREQUENCY = "max-frequency"
     BOOST = "boost"
-    """Permission of one CPU to exceed its nominal frequency, `1` or `0`. The name is the CPU's number."""
+    """Permission of one CPU to exceed its nominal frequency, either `1` or `0`. The name is the CPU's number."""
     MACHINE_BOOST = "machine-boost"
-    """Boost of all CPUs. The name is the name of the file: `cpufreq/boost`, or `intel_pstate/no_turbo`, where `1` means no boost."""
+    """Boost of all CPUs. The name is the name of the kernel's file: `cpufreq/boost`, or `intel_pstate/no_turbo`, in which `1` means no
+    boost.
+    """
 
 
 class Setting(Struct, frozen=True, order=True):
@@ -64,21 +66,25 @@ class Setting(Struct, frozen=True, order=True):
 
 
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
-"""Settings that a service applies, possibly even after a failed call. For all other settings, a failed write has no effect."""
+"""Settings that a service applies on request. Even a failed call may have an effect later. For all other settings, a failed write has no
+effect.
+"""
 
 OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY, SettingKind.BOOST})
-"""Settings of a cpufreq policy, which may belong to several CPUs."""
+"""Settings of a cpufreq policy. Several CPUs may belong to one policy."""
 OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
 """Settings that belong to one CPU, and are requested for this CPU."""
 OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
-"""Settings whose file shows the limit in effect. This limit is the nearest frequency that the CPU supports, or a stricter limit of the
-kernel, for instance because of heat. The file therefore doesn't show whether another program has written it.
+"""Settings whose file shows the limit in effect. This limit is the nearest supported frequency, or a stricter limit of the kernel, for
+instance because of heat. The file therefore doesn't show whether another program has written it.
 """
 WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
-"""Settings whose value is a text of the kernel's, not a set of CPUs."""
+"""Settings whose value is a text, not a set of CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
-"""Settings that may be missing for a while, for instance while their CPU is offline. A missing setting keeps its value."""
+"""Settings that may be missing for a while, for instance while their CPU is offline. The agent assumes that a missing setting keeps its
+value.
+"""
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
@@ -88,27 +94,26 @@ _V = TypeVar("_V", bound=Value)
 
 
 class Change(Struct, Generic[_V], frozen=True):
-    """Record of one setting: its original value, and the values that the agent may have given it."""
+    """Record of one setting, with its original value and the values that the agent may have given it."""
 
     before: _V
     """Original value, to be restored. For the thread of an interrupt, an empty set means the interrupt's affinity."""
     ours: tuple[_V, ...]
-    """Values that the setting may have because of the agent. After a crash, any of them is possible. The last value is the one that was
-    found or written last.
+    """Values that the setting may have because of the agent. After a crash, each of them is possible. The last element is the value that
+    the agent found or wrote last.
 
-    irqbalance doesn't show whether it has accepted a value. Until irqbalance shows the value, the last value in this tuple differs from the
-    shown one. For a kernel thread, these are the affinities that the kernel may remember. If the kernel may remember none, they are all
-    CPUs.
+    irqbalance shows a new value only with a delay, so the last element may differ from the shown value. For a kernel thread, the elements
+    are the affinities that the kernel may remember. A thread without a remembered affinity may use all CPUs.
     """
     instance: int | None = None
     """Identity of the interrupt or interface (see `Facts.instance`)."""
 
     def is_of(self, facts: "Facts") -> bool:
-        """Whether the record may belong to this interrupt or queue, and not to an earlier one with the same name."""
+        """Whether the record may belong to this interrupt or queue, rather than to an earlier one with the same name."""
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: _V) -> bool:
-        """Whether the agent found or wrote this value last. After a write, the previous value no longer counts."""
+        """Whether the agent found or wrote this value last. The values before the last write don't count."""
         return now in self.ours
 
     @property
@@ -116,8 +121,8 @@ class Change(Struct, Generic[_V], frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: _V) -> bool:
-        """Whether the setting needs no write to get the wanted value. If systemd hasn't answered a call yet, it may still apply an older
-        value.
+        """Whether the setting needs no write to get the wanted value. As long as systemd hasn't answered a call, it may still apply an
+        older value.
         """
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
@@ -130,28 +135,28 @@ class Facts(Struct, frozen=True):
     """Further facts that the kernel reports about an interrupt, a network queue or a kernel thread."""
 
     instance: int | None = None
-    """Identity of an interrupt, or of a queue's interface. Numbers of interrupts are reused, and interfaces can be renamed."""
+    """Identity of an interrupt, or of a queue's interface. It detects a reused interrupt number and a renamed interface."""
     near: CpuSet = CpuSet()
-    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. Empty means that the interrupt has no node."""
+    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. The set is empty if the interrupt has no node."""
     interrupt: Setting | None = None
     """Number of the interrupt that a thread handles."""
     follows: CpuSet = CpuSet()
-    """CPUs of the interrupt that the thread handles. If the interrupt was moved, the kernel moves the thread to these CPUs at the next
+    """CPUs of the interrupt that the thread handles. After the interrupt was moved, the kernel moves the thread to these CPUs at the next
     interrupt.
     """
 
 
 Record = Mapping[Setting, Change[Any]]
-"""Record of each setting that differs from the value to restore.
+"""Records of all settings that differ from their original value.
 
-While the default affinity of new interrupts is changed, the record also has every existing interrupt. An interrupt missing from the record
-is then newer. It gets the affinity that the kernel would have given it. While kernel threads avoid CPUs, the record contains every kernel
-thread.
+While the default affinity of new interrupts is changed, all existing interrupts are recorded, too. An interrupt without a record is then
+newer than the change. Its original value is the affinity that the kernel would have given it. While kernel threads avoid CPUs, all kernel
+threads are recorded.
 """
 
 
 def assume_restored(record: Record) -> Record:
-    """Return the record after another process may have restored settings. Every setting may then have its original value again."""
+    """Return the record after another process may have restored settings. From then on, each setting may also have its original value."""
     return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
@@ -160,18 +165,16 @@ class HostPlan(Struct, frozen=True):
     """Record to save before the first write."""
     writes: Mapping[Setting, Value]
     changed_by_others: Mapping[Setting, Value]
-    """Settings that another program has changed after the agent's change, with the new values."""
+    """Settings that another program has changed since the agent's change, with the new values."""
     keeps_threads: bool = False
-    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. The record then contains all kernel
-    threads.
-    """
+    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. All kernel threads are then recorded."""
     unread: frozenset[Setting] = frozenset()
-    """Settings that couldn't be read. The records of these settings stay unchanged."""
+    """Settings that couldn't be read. Their records stay unchanged."""
     offline: CpuSet = CpuSet()
-    """CPUs that may be missing from the affinity that a kernel thread shows after a write."""
+    """CPUs that may be missing when the kernel shows a thread's affinity after a write."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
-        """Return the plan without the writes of some settings."""
+        """Return the plan without the writes of these settings."""
         changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
@@ -204,18 +207,18 @@ class Cpus(Struct, frozen=True):
     possible: CpuSet
     """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
     host: CpuSet
-    """Online CPUs that need not be avoided. Settings that would otherwise have no CPU get these CPUs. If there are none, such settings stay
-    unchanged.
+    """Online CPUs that settings may contain. A setting that would otherwise contain no CPU gets these CPUs. If there are none, such a
+    setting stays unchanged.
     """
     hidden: CpuSet = CpuSet()
-    """CPUs that the kernel refuses for a kernel thread, because they are offline or in a cpuset partition."""
+    """CPUs that the kernel doesn't accept for a kernel thread, because they are offline or in a cpuset partition."""
     offline: CpuSet = CpuSet()
     partitioned: CpuSet = CpuSet()
-    """CPUs to avoid that are in a partition or soon will be. The kernel itself moves its threads off these CPUs."""
+    """CPUs to avoid that are in a partition, or soon will be. The kernel itself moves its threads off these CPUs."""
     was_hidden: CpuSet = CpuSet()
-    """CPUs that were hidden at some time since the last scan. A kernel thread's affinity may still lack these CPUs."""
+    """CPUs that were hidden at any time since the last scan. They may still be missing in a kernel thread's affinity."""
     nodes: tuple[CpuSet, ...] = ()
-    """CPUs of each NUMA node, including offline ones. The kernel gives the node's CPUs to threads that work for this node."""
+    """CPUs of each NUMA node, including offline CPUs. Kernel threads that work for a node get the node's CPUs from the kernel."""
     uevents: int = 0
     """Number of device events that the kernel has sent. If the number changes between two scans, CPUs may have gone offline
     and returned.
@@ -239,12 +242,12 @@ def plan_settings(
 
     Args:
         record: the record of earlier changes.
-        observed: every setting that exists and can be changed. A setting that contains no CPUs is off, and stays off.
+        observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
         to_avoid: CPUs to avoid, by kind. Settings of kinds that aren't listed are restored.
         cpus: the CPUs of the machine.
         requested: the settings that a container wants on its own CPUs, with these CPUs.
         values: the requested values of settings of one CPU. Other such settings are restored.
-        spared: CPUs that a setting need not avoid, such as a pinned unit's CPUs for the slices around the unit.
+        spared: CPUs that a setting need not avoid. For example, the slices around a pinned unit may contain the unit's CPUs.
         facts: further facts about the observed settings.
         unread: kinds of settings that couldn't be read now. Such settings stay unchanged.
     """
@@ -299,8 +302,8 @@ class _Decision(Struct, Generic[_V], frozen=True):
 
 
 def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
-    """Decide on a setting with a text. If no value is requested, the original value is restored. A stricter limit set by another program
-    stays.
+    """Decide on a setting whose value is a text. Without a requested value, the original value is restored. If another program has set a
+    stricter limit, this limit stays.
     """
     if known is not None and kind in OF_FREQUENCY:
         wanted = known.before if requested is None else _select_stricter(kind, known.before, requested)
@@ -339,7 +342,7 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision[CpuSet]:
-    """Decide on a setting that keeps a written value. Settings of kernel threads don't."""
+    """Decide on a setting that keeps a written value, as all settings except those of kernel threads do."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
@@ -359,10 +362,10 @@ def _decide_setting(
 def _decide_interrupt_thread(
     known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
 ) -> _Decision[CpuSet]:
-    """Decide on a kernel thread, including one that handles an interrupt.
+    """Decide on a kernel thread, which may handle an interrupt.
 
-    The thread of an interrupt may use all CPUs until the first interrupt. Afterwards it follows the interrupt's affinity. A value set by
-    another program isn't preserved, because it would last only until the interrupt moves.
+    Until its first interrupt, the thread of an interrupt may use all CPUs. Afterwards it follows the interrupt's affinity. A value that
+    another program has set isn't preserved, because this value would last only until the interrupt moves.
     """
     if not follows:
         return _decide_thread(known, now, avoided, cpus)
@@ -377,11 +380,11 @@ def _decide_interrupt_thread(
 
 
 def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision[CpuSet]:
-    """Decide on a kernel thread, whether or not it handles an interrupt.
+    """Decide on the affinity of a kernel thread, by the rules for all kernel threads.
 
     The kernel remembers the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from
-    this affinity. If none is left, the thread may use all CPUs outside of partitions. So one write of the affinity is enough: the kernel
-    itself keeps the thread off partitions, and restores the affinity later.
+    this affinity. If none is left, the thread may use all CPUs outside of partitions. One write of the affinity is therefore enough. The
+    kernel itself keeps the thread off partitions, and restores the affinity later.
 
     There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the written affinity. When a CPU comes
     online, threads that work for a NUMA node get the node's CPUs, even those in a partition (kcompactd_cpu_online in mm/compaction.c). A
@@ -412,15 +415,15 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
 
 
 def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
-    """Return the affinities that a thread may show after the write of an affinity."""
+    """Return the affinities that the kernel may show after an affinity was written."""
     return _put_last((written - offline or written,), written)
 
 
 def _find_original_affinity(
     known: Change[CpuSet] | None, now: CpuSet, cpus: Cpus
 ) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
-    """Return the affinity to restore for a thread, and the affinities that may have been written. The affinity to restore is None if
-    another program has moved the thread.
+    """Return the affinity to restore for a thread, and the affinities that the agent may have written. The first value is None if another
+    program has moved the thread.
     """
     if known is None:
         # If a thread may run on all visible CPUs of a node, it gets all CPUs of the node.
@@ -436,14 +439,14 @@ def _find_original_affinity(
 
 
 def _may_show_affinity(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether a thread may show the affinity `now` if `written` was the last affinity written."""
+    """Whether a thread may show the affinity `now` if the last written affinity was `written`."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
 
 
 def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the CPUs of a NUMA node if the thread has exactly these CPUs.
+    """Return the affinity of a thread if it consists of exactly the CPUs of a NUMA node.
 
     A thread that lost its node's CPUs has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first
     interrupt.
@@ -454,7 +457,7 @@ def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 
 
 def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
-    """Rename recorded queues whose interfaces have been renamed."""
+    """Return the record with new names for queues whose interfaces have been renamed."""
     names: dict[tuple[int | None, str], Setting] = {
         (fact.instance, _name_within_interface(setting)): setting
         for setting, fact in facts.items()
@@ -479,7 +482,7 @@ def _may_run_anywhere(setting: Setting, known: Change[CpuSet], now: CpuSet, cpus
 
 
 def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
-    """Remove CPUs from a setting. If no online CPU is left, the setting gets the host's CPUs."""
+    """Remove CPUs from a setting. If no online CPU is left, return the host's CPUs instead."""
     if before.isdisjoint(to_avoid):
         return before
     remaining = before - to_avoid
@@ -489,8 +492,8 @@ def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> C
 def _list_possible_values(kind: SettingKind, known: Change[CpuSet] | None, now: CpuSet) -> tuple[CpuSet, ...]:
     """Return the values that a setting may have.
 
-    A kernel setting has the value that it shows. A setting of a service may have any of the values sent to the service, until the service
-    shows the last one. systemd may apply any of these values until it has answered.
+    A kernel setting has the value that it shows. A service may apply any of the values sent to it, until it shows the last value. systemd
+    may apply any of these values until it has answered.
     """
     if known is None or kind not in OF_SERVICES:
         return (now,)
@@ -534,7 +537,7 @@ def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSe
 
 
 def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change[Any]]:
-    """Return the record of the changed settings, and of all settings of the kinds that are recorded completely."""
+    """Return the records of changed settings, and the records of those kinds of settings that are recorded completely."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
     whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()

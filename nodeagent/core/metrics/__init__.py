@@ -1,4 +1,4 @@
-"""Metrics: names, types, labels and help texts, changes of their values as data, and the totals.
+"""Metrics: their names, types, labels and help texts, the changes of their values, and the totals.
 
-The text that Prometheus reads is made in edge/observability/metrics.py, and the agent counts in daemon/reports/metrics_recorder.py.
+edge/observability/metrics.py makes the text for Prometheus, and daemon/reports/metrics_recorder.py counts for the agent.
 """

@@ -1,8 +1,8 @@
 """The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module doesn't use a metrics
 library.
 
-Labels have fixed sets of values, and any other value counts as `other`. Only `nodeagent_container_info` and the counters of containers with
-exclusive CPUs have label values from pods, and their series are removed with the pod.
+Labels have fixed sets of values, and any other value counts as `other`. Only `nodeagent_container_info` and the counters of containers
+with exclusive CPUs have label values that come from pods. The series of a pod are removed with the pod.
 """
 
 import errno
@@ -301,16 +301,16 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         PROBLEMS: tuple((kind.value,) for kind in ProblemKind),
     }
 )
-"""Values of a metric's labels, in label order, for the series that exist with 0 from the start."""
+"""Label values, in the order of the metric's labels, of the series that exist from the start with the value 0."""
 
 
 def make_series(spec: MetricSpec, *values: str) -> Series:
-    """Return the name of one series of a metric. Label values are given in the order of the metric's labels."""
+    """Return the name of one series of a metric. The label values must be in the order of the metric's labels."""
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
 def list_start_series(kind: str) -> list[Series]:
-    """Return every series of a kind that exists from the start, with the value 0."""
+    """Return every series of a metric type that exists from the start, with the value 0."""
     return [
         make_series(spec, *values)
         for spec in METRICS

@@ -1,5 +1,5 @@
-"""Changes of the values of kubelet's metrics, as data. A decision returns such changes, and its caller adds them to the totals. This module
-doesn't use a metrics library.
+"""Changes of the values of kubelet's metrics. A decision returns such changes as data, and its caller adds them to the totals. This
+module doesn't use a metrics library.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Metrics of kubelet's managers: a table of kubelet's names, types, labels and help texts, and constants for the increments."""
+"""Metrics of kubelet's managers. A table has kubelet's names, types, labels and help texts, and constants have the usual increments."""
 
 from functools import lru_cache
 

@@ -17,16 +17,16 @@ _START_GAUGES = dict.fromkeys(list_start_series("gauge"), 0)
 
 
 class Distribution(Struct, frozen=True):
-    """Values of a histogram without labels."""
+    """Values of one histogram without labels."""
 
     counts: tuple[int, ...]
-    """Number of observations in each bucket (not cumulative). The last bucket counts observations above all bounds."""
+    """Number of observations in each bucket (not cumulative). The last bucket has the observations above all bounds."""
     total: float
     """Sum of the observed values, in the metric's unit."""
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """All exposed metrics at one moment. The mappings are private copies, so they never change."""
+    """All exposed metrics at one moment. The mappings are private copies that never change."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]
@@ -64,7 +64,7 @@ class MetricTotals(Struct):
         self._counters[wanted] += amount
 
     def observe(self, name: str, value: float) -> None:
-        """Add an observation to a histogram, in the unit that ends the metric's name."""
+        """Add an observation to a histogram. The end of the metric's name is the unit of the value."""
         histogram = self._histograms[name]
         histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
         histogram.total += value

@@ -30,7 +30,7 @@ class ByteLimit(Struct, frozen=True):
 
 
 class TaskLimit(Struct, frozen=True):
-    """Value of `pids.max`, the maximum number of processes and threads. None means that there is no limit."""
+    """Value of `pids.max`, which limits the number of processes and threads. None means that there is no limit."""
 
     limit: int | None
 
@@ -39,11 +39,11 @@ class PartitionKind(enum.Enum):
     """Kind of partition in `cpuset.cpus.partition`."""
 
     MEMBER = "member"
-    """No partition. Any cgroup whose cpuset lists these CPUs may use them."""
+    """Not a partition. Any cgroup whose cpuset lists these CPUs may use them."""
     ROOT = "root"
-    """Partition whose CPUs are used by nothing else, not even by host processes. The kernel balances load over these CPUs."""
+    """Partition whose CPUs nothing else may use, not even host processes. The kernel balances load over these CPUs."""
     ISOLATED = "isolated"
-    """Partition like `ROOT`, but without load balancing and without the kernel's unbound workers."""
+    """Partition like `ROOT`, but without load balancing, and without work of the kernel's unbound workqueues."""
 
 
 class Partition(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Partition(Struct, frozen=True):
 
     kind: PartitionKind
     problem: str = ""
-    """Reason why the partition is invalid, as the kernel reports it. Empty means that the partition is valid."""
+    """Reason why the partition is invalid, as the kernel reports it. The text is empty if the partition is valid."""
 
 
 MEMBER = Partition(PartitionKind.MEMBER)
@@ -97,12 +97,14 @@ class DesiredCgroup(Struct, frozen=True):
     """Desired values of one cgroup."""
 
     path: str
-    """Path relative to the pods' cgroup. Empty means the pods' cgroup itself, of which the agent writes only the controllers."""
+    """Path relative to the pods' cgroup. An empty path means the pods' cgroup itself, in which the agent writes only the controllers."""
     controllers: frozenset[str] = frozenset()
     """Controllers to enable for the cgroup's children."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run. Cgroups matching `shares_with` are exceptions."""
+    """CPUs in the cgroup's `cpuset.cpus` on which no other cgroup's process may run. Only cgroups that match `shares_with` may use them,
+    too.
+    """
     offline_cpus: CpuSet = CpuSet()
     """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
@@ -112,13 +114,13 @@ class DesiredCgroup(Struct, frozen=True):
     is_starved: bool = False
     """Whether none of the cgroup's CPUs is available now. Such a cgroup stays frozen, and processes may not start in it."""
     is_leaf: bool = False
-    """Whether processes are in this cgroup, or directly in its payload cgroup."""
+    """Whether processes may be directly in this cgroup or in its payload cgroup."""
     meanwhile: CpuSet = CpuSet()
-    """Interim CPUs of an exclusive systemd unit. If the unit has to leave all its current CPUs, it gets these until its exclusive CPUs are
-    granted.
+    """Interim CPUs of a systemd unit with exclusive CPUs. If the unit has to leave all its current CPUs, it uses the interim CPUs until
+    its exclusive CPUs are granted.
     """
     goes_back_to: UnitSettings | None = None
-    """Settings to restore for a systemd unit that is no longer pinned. None for all other cgroups."""
+    """Settings to restore for a systemd unit that is no longer pinned. None for every other cgroup."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _find_value(self.attributes, attribute)
@@ -149,7 +151,7 @@ class DesiredCgroup(Struct, frozen=True):
 
 
 class ObservedCgroup(Struct, frozen=True):
-    """Observed values of one cgroup. Attributes whose controller is not enabled are missing."""
+    """Observed values of one cgroup. Attributes are missing if their controller isn't enabled."""
 
     path: str
     controllers: frozenset[str]
@@ -162,15 +164,15 @@ class ObservedCgroup(Struct, frozen=True):
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
-    """Number of processes of this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
+    """Number of processes in this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs outside of the effective ones that the cgroup's processes may use.
+    """CPUs that the cgroup's processes may use, although they aren't effective CPUs of the cgroup.
 
-    The kernel allows such CPUs when it fails to take a partition's last CPU offline, and doesn't withdraw them afterwards.
+    The kernel allows such CPUs when it fails to take a partition's last CPU offline, and doesn't take them back afterwards.
     """
     unit: UnitSettings | None = None
-    """Settings of systemd, if the cgroup belongs to a unit. An inactive unit has settings, too. The attributes are the values of the unit's
-    cgroup, if the cgroup exists.
+    """Settings in systemd, if the cgroup belongs to a unit. An inactive unit has settings, too. The cgroup's attributes are its actual
+    values, if the cgroup exists.
     """
     unit_before: UnitSettings | None = None
     """Recorded settings that the unit had before the agent changed them. None means that no record exists."""
@@ -180,8 +182,8 @@ class ObservedCgroup(Struct, frozen=True):
 
 
 def _find_value(attributes: Attributes, wanted: Attribute) -> Value | None:
-    """Find the value of an attribute. A linear search is faster than a dictionary here, because it runs thousands of times per turn over a
-    few members.
+    """Find the value of an attribute. Linear search is faster here than a dictionary, because there are few attributes and thousands of
+    searches per turn.
     """
     for attribute, value in attributes:
         if attribute is wanted:
@@ -194,7 +196,7 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units whose pods are unknown now. Each has the CPUs that the unit uses, or will use once it starts."""
+    """Return the units whose pods are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
     found, prefix = {}, f"{UNITS_UNCLEAR}/"
     for path in [path for path in observed if path.startswith(prefix)]:
         there = observed[path]

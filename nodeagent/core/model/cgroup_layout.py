@@ -5,16 +5,16 @@ from nodeagent.core.model.pod import SYSTEMD, QosClass
 BURSTABLE = "burstable"
 BEST_EFFORT = "besteffort"
 ABOVE = ".."
-"""Path of the parent of the pods' cgroup. Each further level up repeats this text once more (`../..`)."""
+"""Path of the parent of the pods' cgroup. Each further level up adds one more `..` (`../..`)."""
 PAYLOAD = "payload"
-"""Name of a container's child cgroup with the processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the container's
-cgroup lists the CPUs to run on.
+"""Name of the child cgroup that has a container's processes. The child lists the fallback CPUs (`Attribute.FALLBACK_CPUS`), and the
+container's cgroup lists the CPUs to run on.
 """
 SHARED = "shared"
-"""Cgroup around the shared pool's cgroup. This outer cgroup limits the pool's CPUs as a pod's cgroup limits the CPUs of its containers."""
+"""Cgroup around the shared pool's cgroup. It bounds the pool's CPUs as a pod's cgroup bounds the CPUs of its containers."""
 POOL = f"{SHARED}/pool"
 """Cgroup with the CPUs of the shared pool. It has the layout of a container's cgroup, and the pooled pods are in its payload cgroup. The
-cgroups of these pods have no cpuset, so the kernel gives them the pool's CPUs. One write then changes the CPUs of all pooled pods (D59).
+cgroups of these pods have no cpuset, so they inherit the pool's CPUs. One write therefore changes the CPUs of all pooled pods (D59).
 """
 POOL_PAYLOAD = f"{POOL}/{PAYLOAD}"
 UNITS = "units"
@@ -25,21 +25,21 @@ begins with this prefix.
 """
 _PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
-"""Path prefix of units that are no longer pinned by a pod, but whose settings have not been restored yet."""
+"""Path prefix of units that no pod pins any more, but whose settings haven't been restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
-"""Path prefix of units pinned by a pod that is unknown now and may become known again. These units stay unchanged."""
+"""Path prefix of units whose pod is unknown now, but may become known again. These units stay unchanged."""
 OWN_DIRECTORIES = frozenset(
     {
         *(BURSTABLE, BEST_EFFORT, SHARED, POOL, POOL_PAYLOAD),
         *(f"{POOL_PAYLOAD}/{BURSTABLE}", f"{POOL_PAYLOAD}/{BEST_EFFORT}"),
     }
 )
-"""Cgroups that belong to no pod."""
+"""Cgroups of the agent that belong to no pod."""
 _PARENT = {QosClass.GUARANTEED: "", QosClass.BURSTABLE: BURSTABLE + "/", QosClass.BEST_EFFORT: BEST_EFFORT + "/"}
 
 
 def is_above(path: str) -> bool:
-    """Whether a cgroup is above the pods' cgroup. The agent doesn't manage such a cgroup."""
+    """Whether a cgroup is above the pods' cgroup, and thus not managed by the agent."""
     return path == ABOVE or path.startswith(f"{ABOVE}/")
 
 
@@ -54,7 +54,7 @@ def is_within(path: str, other: str) -> bool:
 
 
 def payload_path(container: str) -> str:
-    """Return the path of the cgroup that a container's processes are in. In a pooled pod, this is the container's cgroup itself.
+    """Return the path of the cgroup that has a container's processes. In a pooled pod, this is the container's cgroup itself.
 
     Args:
         container: path of the container's cgroup, relative to the pods' cgroup.
@@ -82,17 +82,17 @@ def cpuset_path(path: str) -> str:
 
 
 def pinned_path(domain: str) -> str:
-    """Return the common prefix of the paths of all units that a domain's pods pin."""
+    """Return the common prefix of the paths of all units that are pinned by a domain's pods."""
     return UNITS if domain == SYSTEMD else f"{_DOMAIN}{domain}"
 
 
 def pinned_pod_path(domain: str, uid: str) -> str:
-    """Return the path of a pod that pins units. The path is a prefix of the units' paths, but there is no cgroup at this path."""
+    """Return the path of a pod that pins units. It is only a prefix of the units' paths, because the pod has no cgroup of its own."""
     return f"{pinned_path(domain)}/pod{uid}"
 
 
 def is_pinned_by(domain: str, path: str) -> bool:
-    """Whether the path belongs to a unit that a pod of this domain pins."""
+    """Whether the path belongs to a unit that is pinned by a pod of this domain."""
     return path.startswith(f"{pinned_path(domain)}/")
 
 

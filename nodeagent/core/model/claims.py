@@ -1,4 +1,4 @@
-"""Resource claims as values (resource.k8s.io/v1): the claims of a pod and their allocation. This module makes no decisions."""
+"""Resource claims as values (resource.k8s.io/v1), namely the claims of a pod and their allocation. This module makes no decisions."""
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ _CPU_PREFIX = "cpudev"
 
 
 def format_cpu_name(cpu: int) -> str:
-    """Return the device name of a claimable CPU, as in dra-driver-cpu."""
+    """Return the device name of a claimable CPU, in the form that dra-driver-cpu uses."""
     return f"{_CPU_PREFIX}{cpu:03}"
 
 
@@ -27,7 +27,7 @@ def decode_cpu_name(name: str) -> int:
 
 
 def format_card_name(address: str) -> str:
-    """Return the device name of a PCI card. The name contains no colons and dots, because Kubernetes forbids them."""
+    """Return the device name of a PCI card. The name contains no colons and dots, because Kubernetes forbids them in device names."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
@@ -35,12 +35,12 @@ class DeviceRequest(Struct, frozen=True):
     """One alternative of a claim's request (`exactly`, or one of `firstAvailable`)."""
 
     name: str
-    """Name of the subrequest. Empty means that the request has no alternatives."""
+    """Name of the subrequest. The name is empty if the request has no alternatives."""
     device_class: str
     selectors: tuple[str, ...] = ()
-    """CEL expressions that a device has to meet. The device class's expressions come first."""
+    """CEL expressions that a device has to satisfy. The expressions of the device class come first."""
     count: int | None = 1
-    """Number of devices. None means all devices that meet the selectors (`allocationMode: All`)."""
+    """Number of devices. None means all devices that satisfy the selectors (`allocationMode: All`)."""
     capacity: tuple[tuple[str, int], ...] = ()
     """Requested amount of each capacity of a device, by qualified name."""
 
@@ -52,14 +52,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class MatchAttribute(Struct, frozen=True):
-    """Constraint on the devices of some requests: all have equal values of an attribute, or all have different values."""
+    """Constraint on the devices of some requests. Either all of them have the same value of an attribute, or all have different values."""
 
     attribute: str
     """Qualified name of the attribute."""
     requests: tuple[str, ...] = ()
-    """Names of requests, or `request/subrequest`. Empty means all requests of the claim."""
+    """Names of requests, or `request/subrequest`. If there are none, the constraint applies to all requests of the claim."""
     is_distinct: bool = False
-    """Whether the values must differ (`distinctAttribute`)."""
+    """Whether the devices' values must differ (`distinctAttribute`)."""
 
     def applies_to(self, request: str, way: str) -> bool:
         return not self.requests or request in self.requests or (bool(way) and f"{request}/{way}" in self.requests)
@@ -82,7 +82,7 @@ class PodClaim(Struct, frozen=True):
     spec: ClaimSpec | None = None
     """Requests of the claim. None means that no known document contains them."""
     missing: str = ""
-    """Kind and name of a missing document. Empty means that the document exists, or that it wasn't looked up."""
+    """Kind and name of a missing document. The text is empty if the document exists, or wasn't looked up."""
 
     def claim_name(self, pod: str) -> str:
         """Return the name of the ResourceClaim for a pod with the given name, shortened to a valid length."""
@@ -90,7 +90,7 @@ class PodClaim(Struct, frozen=True):
 
 
 def shorten_name(name: str, max_length: int) -> str:
-    """Shorten a name that is too long: keep its beginning and append a hash."""
+    """Shorten a name that is too long. The result keeps the name's beginning and ends with a hash."""
     if len(name) <= max_length:
         return name
     digest = sha256_hex(name.encode())[:10]
@@ -103,7 +103,7 @@ class ContainerClaim(Struct, frozen=True):
     name: str
     """Name of the pod's claim."""
     request: str = ""
-    """Request whose devices the container uses. Empty means the devices of all requests."""
+    """Name of the request whose devices the container uses. An empty name means the devices of all requests."""
 
     def uses(self, claim: str, request: str) -> bool:
         return self.name == claim and self.request in {"", request}
@@ -118,7 +118,7 @@ class AllocatedDevice(Struct, frozen=True):
     device: str
     """Name of the device in the node's ResourceSlices."""
     capacity: tuple[tuple[str, int], ...] = ()
-    """Allocated amount of each capacity, by qualified name, if only a part of the device is allocated."""
+    """Allocated amount of each capacity, by qualified name. It is set only if a part of the device is allocated."""
 
 
 class ClaimAllocation(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Configuration as values: the settings that decide placement, and all other settings of the agent.
+"""Configuration as values: the settings on which placement depends, and all other settings of the agent.
 
 Field names follow the KubeletConfiguration (in snake case). This module doesn't parse YAML (formats/config/config_yaml.py) and makes no
 decision.
@@ -37,9 +37,7 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
 """The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Feature gates that need another gate, each with the gate that it needs. kubelet doesn't start if a gate is on while the gate that it
-needs is off.
-"""
+"""Feature gates that need another gate, each with the gate that it needs. kubelet doesn't start if only the first of the two is on."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -47,8 +45,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Feature gates that kubelet's `AllAlpha` and `AllBeta` switch on or off, except gates that are set individually. Among these gates,
-exactly the alpha gates are off by default.
+"""Feature gates that kubelet's `AllAlpha` and `AllBeta` switch, unless a gate is set individually. Exactly the alpha gates among them are
+off by default.
 """
 
 
@@ -65,7 +63,7 @@ NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap
 
 
 class Errata(enum.Enum):
-    """Version of kubelet whose errors are reproduced, or none."""
+    """Version of kubelet whose errors are reproduced, or no version."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
@@ -80,7 +78,7 @@ class ReservedMemory(Struct, frozen=True):
 
 
 class PluginCode(Protocol):
-    """Code of a CPU plugin, as loaded by edge/plugins/cpu_plugins.py."""
+    """Code of a CPU plugin, loaded by edge/plugins/cpu_plugins.py."""
 
     @property
     def points(self) -> frozenset[str]:
@@ -88,10 +86,12 @@ class PluginCode(Protocol):
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin isn't called at present. Empty means that the plugin is called."""
+        """Return the reason why the plugin isn't called at present. An empty text means that the plugin is called."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Start the plugin's time budget for a turn. `alive` is called after each of the plugin's answers."""
+        """Start the plugin's time budget for a turn. `alive` is called after each answer of the plugin, to show that the agent isn't
+        stuck.
+        """
 
     def ask(self, point: str, *question: object) -> object:
         """Return the plugin's answer, unchecked.
@@ -108,7 +108,7 @@ class CpuPlugin(Struct, frozen=True):
     options: tuple[tuple[str, str], ...] = ()
     """Options by name, sorted."""
     code: PluginCode | None = None
-    """Loaded code. None means that the code isn't loaded, because only decisions need it."""
+    """Loaded code. None means that the code hasn't been loaded, because only decisions need it."""
 
 
 class Placement(Struct, frozen=True):
@@ -117,10 +117,10 @@ class Placement(Struct, frozen=True):
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
     reserved_system_cpus: CpuSet = CpuSet()
-    """Reserved CPUs. Empty means that the reservation is an amount of CPU, not a set of CPUs."""
+    """Reserved CPUs. An empty set means that the reservation is an amount of CPU, rather than certain CPUs."""
     reserved_cpu_milli: int | None = None
-    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains cpu. The sum is ignored with
-    `reserved_system_cpus`.
+    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains `cpu`. If `reserved_system_cpus` is set, the
+    sum is ignored.
     """
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
@@ -130,15 +130,17 @@ class Placement(Struct, frozen=True):
     memory_reservation: Resources = Resources()
     """Reserved amount of each memory resource: systemReserved + kubeReserved + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """Use of CPUs that were isolated at boot. `prefer` allocates them exclusively first. `only` allocates no other CPUs exclusively.
-    `ignore` treats them like all other CPUs, as kubelet does.
+    """Use of CPUs that were isolated at boot. With `prefer`, they are allocated exclusively before other CPUs. With `only`, no other CPUs
+    are allocated exclusively. With `ignore`, they are treated like all other CPUs, as in kubelet.
     """
     exclusive_core_class: str = ANY_CLASS
-    """Core class of exclusive CPUs, if possible, unless the pod names another class. `any`, the default, is kubelet's behaviour."""
+    """Core class of exclusive CPUs, if possible and unless the pod names another class. `any`, the default, is kubelet's behaviour."""
     shared_core_class: str = ANY_CLASS
-    """Core class of containers without exclusive CPUs, while the shared pool has such CPUs. `any`, the default, is kubelet's behaviour."""
+    """Core class of containers without exclusive CPUs, as long as the shared pool has CPUs of this class. `any`, the default, is
+    kubelet's behaviour.
+    """
     prefer_cpus_numa_node: bool = False
-    """Whether a single NUMA node that CPUs and memory prefer takes precedence over conflicting hints of devices. False is kubelet's
+    """Whether a single NUMA node that both CPUs and memory prefer takes precedence over conflicting hints of devices. False is kubelet's
     behaviour.
     """
     same_numa_nodes: bool = False
@@ -146,14 +148,14 @@ class Placement(Struct, frozen=True):
     spread_huge_pages: bool = False
     """Whether a container's huge pages are spread over NUMA nodes as its CPUs are. False is kubelet's behaviour."""
     resize_below_admitted_cpus: bool = False
-    """Whether a resize may take exclusive CPUs away that the container had at its admission. False is the behaviour of KEP-5554."""
+    """Whether a resize may take away exclusive CPUs that the container had at its admission. False is the behaviour of KEP-5554."""
     feature_gates: tuple[tuple[str, bool], ...] = ()
-    """Configured gates, without defaults. Use `gate()` to read a gate."""
+    """Configured gates, without defaults. The method `gate()` reads a gate."""
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Plugins in the order of calls. Empty is kubelet's behaviour."""
+    """Plugins in the order in which they are called. kubelet has none."""
     devices: "tuple[DeviceSelection, ...]" = ()
-    """Device resources that pods can request by count. A device belongs to the first entry that selects it."""
+    """Extended resources made of devices of the machine. A device belongs to the first entry that selects it."""
 
     @property
     def has_static_cpus(self) -> bool:
@@ -162,7 +164,7 @@ class Placement(Struct, frozen=True):
 
     @property
     def prefers_numa_nodes(self) -> bool:
-        """Whether a setting that kubelet lacks prefers NUMA nodes. Such a setting never refuses a pod that would be admitted without it."""
+        """Whether a setting that kubelet lacks prefers NUMA nodes. Such a setting never causes a refusal."""
         return self.same_numa_nodes or self.spread_huge_pages
 
     @property
@@ -178,16 +180,16 @@ class Placement(Struct, frozen=True):
 
 
 DEFAULT_WEIGHT = 100
-"""Default of CPUWeight= in systemd's units."""
+"""Default of `CPUWeight=` in systemd units."""
 
 
 class JobShare(Struct, frozen=True):
-    """Weight and limits of one user, or of each member of a group. None means that the value of `JobBounds` applies."""
+    """Weight and limits of one user, or of each member of a group. If a value is None, the value of `JobBounds` applies."""
 
     user: str = ""
-    """Name of the user. Empty if the share belongs to a group."""
+    """Name of the user. The name is empty if the share belongs to a group."""
     group: str = ""
-    """Name of the group. Empty if the share belongs to a user."""
+    """Name of the group. The name is empty if the share belongs to a user."""
     weight: int | None = None
     max_cpus: Quantity | None = None
     max_memory: Quantity | None = None
@@ -196,22 +198,22 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Rules for users besides root who may run jobs. The limits apply to the sum of one user's jobs, and to the sum of one user's
-    reservations.
+    """Rules for users other than root who may run jobs. The limits apply to the sum of a user's jobs, and separately to the sum of the
+    user's reservations.
     """
 
     group: str
     max_cpus: Quantity | None = None
-    """Maximum number of CPUs of one user's jobs together. None means that only the node's CPUs limit them."""
+    """Maximum number of CPUs of all jobs of one user together. None means that only the node's CPUs limit them."""
     max_memory: Quantity | None = None
-    """Maximum amount of memory of one user's jobs together, huge pages included. None means that only the node's memory limits them."""
+    """Maximum amount of memory (with huge pages) of all jobs of one user together. None means that only the node's memory limits them."""
     max_per_user: int = 10
     max_reservations: int = 2
-    """Maximum number of one user's reservations that have not ended. 0 means that only root may make reservations."""
+    """Maximum number of reservations of one user that haven't ended. 0 means that only root may make reservations."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of a user. If several jobs may start early, the user with the fewest CPUs in relation to the weight comes first."""
+    """Weight of a user. If several jobs could start early, the user with the fewest CPUs in relation to the weight is first."""
     shares: tuple[JobShare, ...] = ()
-    """Shares of users and groups. Only the first share that applies to a user counts."""
+    """Shares of users and groups. For each user, only the first share that applies is used."""
 
     def apply_share(self, share: JobShare) -> "JobBounds":
         """Return the bounds of a user with this share."""
@@ -234,29 +236,33 @@ class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
-    """Interval of the periodic rescan, which complements the file watch (kubelet's name and default)."""
+    """Interval of the periodic rescan, which complements the file watch. Name and default are kubelet's."""
     full_check_period_ms: int = 600_000
-    """Time within which each cgroup and file is read again, in order to find changes that the kernel doesn't report."""
+    """Period in which each cgroup and file is read again at least once, to find changes that the kernel doesn't report."""
     host_isolation: str = "none"
     """Isolation of exclusive CPUs from host processes: `partition`, or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
     """Core class for host processes and the kernel's unbound work, used with `host_isolation`. `any` means no restriction."""
     interrupt_isolation: str = "none"
-    """Treatment of interrupts on exclusive CPUs. `affinity` moves them to other CPUs, and `none` leaves them as with kubelet."""
+    """Treatment of interrupts on exclusive CPUs. `affinity` moves the interrupts to other CPUs. `none` leaves the interrupts there, as
+    with kubelet.
+    """
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     pod_pids_limit: int = 4096
-    """Maximum number of processes and threads of a pod or job (kubelet's name; kubelet has no limit by default). -1 or 0 means no limit."""
+    """Maximum number of processes and threads of a pod or job. The name is kubelet's, but kubelet's default is no limit. -1 or 0 means no
+    limit.
+    """
     swap_behavior: str = NO_SWAP
-    """Swap behaviour of containers. `LimitedSwap` allows no swap either, because kubelet gives none to pods of manifest files."""
+    """Swap behaviour of containers. Even `LimitedSwap` allows no swap, because kubelet gives no swap to pods from manifest files."""
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the common cgroup of all pods. None means the cgroup of the pods' systemd unit, as reported by the launcher."""
+    """Directory of the common cgroup of all pods. None means the cgroup of the pods' systemd unit, which the launcher reports."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
-    """Directory for container output on a host without a journal, with one file per container."""
+    """Directory for the output of containers on a host without a journal. Each container has one file."""
     metrics_bind_address: str = "127.0.0.1:9753"
     """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for no metrics."""
     metrics_aliases: bool = True
@@ -265,54 +271,60 @@ class Config(Struct, frozen=True):
     pod_resources_socket: str = ""
     """Path of the socket for kubelet's PodResources API. Empty means that the API isn't offered."""
     device_plugin_socket: str = ""
-    """Path of the socket where device plugins register. Empty means that device plugins aren't used."""
+    """Path of the socket at which device plugins register. Empty means that device plugins aren't used."""
     nri_socket: str = ""
-    """NRI socket of a container runtime whose containers the agent places. Empty means that the agent doesn't serve a runtime."""
+    """Path of the NRI socket of a container runtime whose containers the agent places. Empty means that the agent doesn't serve a
+    runtime.
+    """
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Socket of kubelet's pods API (1.37), or empty if it isn't used. The API reports data about pods that the runtime doesn't report. A
-    missing socket at kubelet's default path is not reported.
+    """Path of the socket of kubelet's pods API (1.37), or empty if the API isn't used. The API reports data about pods that the runtime
+    doesn't report. A socket that is missing at kubelet's default path isn't reported as a problem.
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Refused pods that get a new decision without a user's request: none of them (`none`, as with kubelet), or, once resources are
-    released, the pods that lacked resources (`room`).
+    """Refused pods that get a new decision without a user's request. With `none`, there are none, as with kubelet. With `room`, these are
+    the pods that lacked resources, once resources are released.
     """
     max_pods: int = 1_000
     pods_per_core: int = 0
     """Additional limit on the number of pods, as pods per CPU of the machine (kubelet's field). 0 means that there is no such limit."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
-    """kubelet's `kubeReserved`. With `reserved_system_cpus`, only `system_reserved` contains cpu, because kubelet rewrites both."""
+    """kubelet's `kubeReserved`. If `reserved_system_cpus` is set, only `system_reserved` contains cpu, because kubelet rewrites both
+    fields in this way.
+    """
     eviction_memory_bytes: int | None = 100 * 2**20
-    """evictionHard memory.available as an amount (kubelet's default is 100Mi). None means that the threshold is a percentage or absent."""
+    """Value of evictionHard memory.available as an amount (kubelet's default is 100Mi). None means that the threshold is a percentage or
+    absent.
+    """
     eviction_memory_percent: str | None = None
-    """evictionHard memory.available without its percent sign. None means that the threshold isn't a percentage. `node_capacity` converts
-    the percentage to bytes.
+    """Value of evictionHard memory.available without its percent sign. None means that the threshold isn't a percentage. `node_capacity`
+    converts the percentage to bytes.
     """
     state_recovery: str = "recover"
-    """Action at the start if the state is unusable: `recover` the state from running pods, or refuse to start (`strict`) as kubelet
-    does.
+    """Action at the agent's start if the saved state is unusable. With `recover`, the state is recovered from running pods. With
+    `strict`, the agent refuses to start, as kubelet does.
     """
     jobs: JobBounds | None = None
-    """Users who may run jobs, and their limits. None means that only root may run jobs."""
+    """Rules for users who may run jobs. None means that only root may run jobs."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates that don't count as a disturbance, by kind of disturbance, in the unit of the kind's threshold. Kinds that aren't
-    listed have the default rate.
+    """Largest rates that don't count as a disturbance, by kind of disturbance and in the unit of the kind's threshold. Other kinds have
+    the default rate.
     """
     profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
     """Profiles of quiet settings, by name."""
     machine_wide_boost: bool = False
-    """Whether a pod that requests cores without boost may switch boost off for all CPUs. Machines without a setting for each
-    CPU need this.
+    """Whether a pod that requests cores without boost may switch boost off for all CPUs. This is needed on machines that can't switch
+    boost for each CPU.
     """
     reported_fields: tuple[str, ...] = ()
-    """kubelet fields that are known but unused. Each is logged once."""
+    """Known fields of kubelet that are unused here. Each is logged once."""
     notes: tuple[str, ...] = ()
-    """Warnings about allowed but questionable values, one log line each."""
+    """Warnings about allowed but questionable values. Each is logged on one line."""
 
     @property
     def retries_for_room(self) -> bool:
-        """Whether pods that were refused for lack of resources get a new decision once resources are released."""
+        """Whether pods that were refused for lack of resources get a new decision when resources are released."""
         return self.retry_refused == RETRY_FOR_ROOM
 
     @property
@@ -326,5 +338,7 @@ class Config(Struct, frozen=True):
         return min(1.0, self.rescan_period_ms / self.full_check_period_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:
-        """Return the devices whose interrupts a container wants on its exclusive CPUs. Empty if the node doesn't move interrupts."""
+        """Return the devices whose interrupts a container requests on its exclusive CPUs. The result is empty if the node doesn't move
+        interrupts.
+        """
         return () if self.interrupt_isolation == "none" else container.interrupts

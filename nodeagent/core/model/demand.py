@@ -1,6 +1,7 @@
 """Demand of a pod: the exclusive CPUs, memory and devices that it requests from the managers, per container and in total.
 
-The demand is computed once per admission. The demand depends on QoS classes and container kinds, but not on the machine or the state.
+The demand is computed once per admission. It depends on the pod's QoS class and the kinds of its containers, but not on the machine or
+the state.
 """
 
 import enum
@@ -53,16 +54,16 @@ class Gates(Struct, frozen=True):
         return self.pod_level_managers and has_pod_level_resources(pod)
 
     def is_skipped_pod(self, pod: Pod) -> bool:
-        """Whether the managers ignore the pod, whatever it requests."""
+        """Whether the managers ignore the pod, regardless of its requests."""
         return has_pod_level_resources(pod) and not self.pod_level_managers
 
 
 class DemandRules(Struct, frozen=True):
     gates: Gates
     with_memory: bool
-    """Whether the memory manager is on."""
+    """Whether the memory manager's policy is Static."""
     exact_bytes: bool
-    """Whether every whole number of bytes is accepted, in any notation (without Erratum.DECIMAL_FORM_REFUSED)."""
+    """Whether any notation of a whole number of bytes is accepted (without Erratum.DECIMAL_FORM_REFUSED)."""
     with_zero_devices: bool
     """Whether a container that requests 0 devices counts as requesting the resource (Erratum.ZERO_DEVICES_ALIGNED)."""
 
@@ -84,15 +85,15 @@ class ContainerDemand(Struct, frozen=True):
     name: str
     kind: ContainerKind
     cpus: int
-    """Number of exclusive CPUs. 0 means that the container uses the shared pool."""
+    """Number of exclusive CPUs. 0 means that the container runs in the shared pool."""
     memory: Amounts | None = ()
     """Memory to allocate, by resource. None means that a requested amount isn't a whole number of bytes."""
     near: tuple[str, ...] = ()
-    """Devices, or kinds of devices, that the container's CPUs and memory should be near."""
+    """Devices, or kinds of devices, near which the container's CPUs and memory should be."""
     devices: Amounts = ()
     """Numbers of devices to allocate, by resource."""
     spread: tuple[tuple[int, int], ...] = ()
-    """NUMA nodes over which the memory should be spread, each with its number of CPUs as the share. Empty means that the memory isn't
+    """NUMA nodes over which the memory should be spread, each with its number of CPUs as the share. If there are none, the memory isn't
     spread.
     """
 
@@ -104,20 +105,20 @@ class PodDemand(Struct, frozen=True):
     is_skipped: bool
     containers: tuple[ContainerDemand, ...]
     cpus: int
-    """Exclusive CPUs of the pod as a whole: the pod-level amount. Without such an amount, the peak of the containers' CPUs."""
+    """Exclusive CPUs of the pod as a whole. This is the pod-level amount, or else the peak of the containers' CPUs."""
     memory: Amounts | None = ()
     numa_node: int | None = None
     """NUMA node that the pod requires for all its CPUs and memory. None means any node."""
     core_class: str | None = None
     """Core class that the pod requires for all its exclusive CPUs. None means any class."""
     has_whole_cores: bool = False
-    """Whether the pod requires whole cores for its exclusive CPUs, because it requests settings of its cores."""
+    """Whether the pod requires whole cores as its exclusive CPUs, because it requests settings of its cores."""
     pins_units: bool = False
     """Whether the pod pins systemd units. A unit that is pinned again with fewer CPUs keeps some of its present CPUs."""
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Return the devices that the pod's containers request to be near, without duplicates."""
+        """Return the devices near which the pod's containers ask to be, without duplicates."""
         names = [name for container in self.containers for name in container.near]
         return tuple(dict.fromkeys(names)) if names else ()
 
@@ -136,7 +137,7 @@ class PodDemand(Struct, frozen=True):
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
     def due_cpus(self, container: ContainerDemand, *, by_pod: bool) -> int:
-        """Return how many exclusive CPUs a container should get under policy static, if enough are available.
+        """Return the number of exclusive CPUs that a container should get under policy static if enough are available.
 
         Args:
             container: the demand of the container.
@@ -180,7 +181,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
-    """Return the reason why the container gets no exclusive CPUs. None means that it gets some if enough are available."""
+    """Return the reason why the container gets no exclusive CPUs. None means that it gets exclusive CPUs if enough are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
     if _count_annotated_cpus(pod, container) is not None:
@@ -205,7 +206,7 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 
 def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
-    """Return the reason why a container's limits don't count as equal to its requests."""
+    """Return the reason why a container's limits count as different from its requests."""
     for name, without, with_zero in (
         (CPU, WhyShared.NO_CPU_LIMIT, WhyShared.CPU_LIMIT_0),
         (MEMORY, WhyShared.NO_MEMORY_LIMIT, WhyShared.MEMORY_LIMIT_0),
@@ -219,7 +220,7 @@ def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
 
 
 def has_equal_limits(resources: ResourceRequirements) -> bool:
-    """Whether the container alone would be Guaranteed: its CPU and memory requests equal its limits, and neither is zero."""
+    """Whether the container by itself would be Guaranteed, because its CPU and memory requests equal its limits and aren't zero."""
     for name in (CPU, MEMORY):
         request, limit = resources.requests.get(name), resources.limits.get(name)
         if request is None or limit is None or request.nano == 0 or request.nano != limit.nano:
@@ -228,7 +229,7 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
 
 
 def never_holds_cpuset(pod: Pod, qos: QosClass) -> bool:
-    """Whether no policy, gate or resize can give the pod exclusive CPUs or memory nodes while it runs."""
+    """Whether the pod can't get exclusive CPUs or memory nodes while it runs, whatever the policy, the gates and later resizes are."""
     return (
         qos is not QosClass.GUARANTEED
         and pod.resources is None
@@ -259,8 +260,8 @@ def _make_container_demand(
 
 
 def _count_annotated_cpus(pod: Pod, container: Container) -> int | None:
-    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources, the number is 0, because other
-    rules divide the pod's CPUs.
+    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources, return 0, because other rules
+    divide the pod's CPUs.
     """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
@@ -295,7 +296,7 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
 
 
 def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Return the largest sum of amounts in use at the same time.
+    """Return the largest sum of the amounts of containers that run at the same time.
 
     App containers run together with all sidecars. An init container runs with the sidecars before it.
     """
@@ -312,7 +313,7 @@ def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> i
 
 
 def _find_peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
-    """Return the peak of each resource, but only of resources that an app container requests (as kubelet does)."""
+    """Return the peak of each memory resource. As in kubelet, resources that no app container requests are left out."""
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

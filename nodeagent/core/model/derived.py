@@ -1,5 +1,5 @@
-"""Values that are derived from inputs and reused in later turns. Each value is stored with its inputs, and computed again only if an input
-has changed.
+"""Values that are derived from inputs and reused in later turns. A value is stored with its inputs, and is computed again only if an
+input has changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
@@ -16,7 +16,7 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
-    """Return the keys of `new` whose values aren't the same objects as in `old`."""
+    """Return the keys of `new` whose values aren't identical (`is`) to the values in `old`."""
     return list(compress(new, map(is_not, new.values(), map(old.get, new))))
 
 
@@ -41,8 +41,8 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
         Args:
             common: inputs of all values. Equal common inputs count as unchanged.
             items: items from which values are derived, by key.
-            find_inputs: finds the further inputs of an item's value.
-            make: computes a value from its own inputs and the common ones.
+            find_inputs: function that finds the further inputs of an item's value.
+            make: function that computes a value from its own inputs and the common inputs.
             unchanged: keys of items whose inputs are known to be unchanged.
         """
         old = self.kept if common == self.common else {}

@@ -13,22 +13,24 @@ class DevicePluginFailedError(Exception):
 
 
 class DevicePluginPostponedError(DevicePluginFailedError):
-    """A device plugin has not answered yet. Once the plugin has answered, another turn decides on the pod from the start, with the answers
+    """A device plugin hasn't answered yet. Once it has answered, a later turn decides on the pod from the start, with all answers
     received so far.
     """
 
 
 class DevicePlugin(Protocol):
-    """A registered device plugin. The methods don't block. A method sends a question to the plugin, and a later turn gets the answer."""
+    """A registered device plugin. The methods don't block. Each method only sends a question to the plugin, and a later turn gets the
+    answer.
+    """
 
     def describe_wait(self, pod_uid: str) -> str:
-        """Return the reason why the plugin can't be asked about a pod now. A decision on the pod would then be useless. Empty means that
+        """Return the reason why the plugin can't be asked about a pod now, so that no decision on the pod is possible. Empty means that
         the plugin can be asked.
         """
 
     def preferred(self, pod_uid: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> tuple[str, ...]:
-        """Return the plugin's preferred choice from the available devices. The choice includes the devices in `must`. Empty means that the
-        plugin has no preference.
+        """Return the plugin's preferred choice from the available devices, which includes the devices in `must`. An empty choice means that
+        the plugin has no preference.
 
         Args:
             pod_uid: UID of the pod that gets the devices.
@@ -55,24 +57,24 @@ class PoolDevice(Struct, frozen=True):
     id: str
     """ID of the device. For a discovered device this is its PCI address."""
     nodes: NumaMask | None = None
-    """NUMA nodes near the device. None means that they are unknown. An empty mask means a topology without nodes, which real
-    plugins send.
+    """NUMA nodes near the device. None means that they are unknown. An empty mask is a topology without nodes, which real plugins do
+    send.
     """
     is_healthy: bool = True
     """Whether the device can be allocated."""
     kind: str = ""
-    """Kind of the device if it was discovered."""
+    """Kind of the device. It is empty if the device wasn't discovered, but reported by a plugin."""
     names: tuple[str, ...] = ()
     lists_minus_one: bool = False
     """Whether the plugin lists the node -1 (the kernel's NUMA_NO_NODE), or another impossible node, among the device's nodes."""
 
     @property
     def has_topology(self) -> bool:
-        """Whether the plugin lists any node of the device, even -1 or a node that the machine lacks."""
+        """Whether the plugin lists any node of the device, even -1 or a node that the machine doesn't have."""
         return bool(self.nodes) or self.lists_minus_one
 
     def held(self, resource: str) -> HeldDevice:
-        """Return the device in the form in which a pod holds it under this resource."""
+        """Return the device as a pod's holding of this resource."""
         nodes = NumaSet(self.nodes or NumaMask(0))
         return HeldDevice(
             resource, self.id, nodes, self.kind, self.names, lists_minus_one=self.lists_minus_one and bool(nodes)
@@ -85,15 +87,17 @@ class DevicePool(Struct, frozen=True):
     resource: str
     devices: tuple[PoolDevice, ...]
     plugin: DevicePlugin | None = None
-    """Plugin that is called for an allocation. None means that the devices were discovered, or that the decision is only a trial."""
+    """Plugin that is called for an allocation. None means that the devices were discovered by the agent, or that the decision is only a
+    trial.
+    """
     is_registered: bool = True
-    """Whether the resource is known. kubelet forgets a resource whose plugin has been gone for five minutes, but keeps the NUMA nodes of
-    the devices.
+    """Whether the resource is still registered. kubelet forgets a resource whose plugin has been gone for five minutes, but remembers the
+    NUMA nodes of its devices.
     """
 
     @property
     def has_topology(self) -> bool:
-        """Whether any device lists a node. Otherwise the resource accepts any nodes (kubelet: deviceHasTopologyAlignment)."""
+        """Whether at least one device lists a node. Otherwise the resource accepts any nodes (kubelet: deviceHasTopologyAlignment)."""
         return any(device.has_topology for device in self.devices)
 
     @property

@@ -1,5 +1,5 @@
-"""Selection of discovered devices for the resources that pods request by count (the configuration's `devices`). The selection doesn't
-depend on pods.
+"""Selection of the discovered devices that form the extended resources in the configuration's `devices`. The selection doesn't depend on
+pods.
 """
 
 from fnmatch import fnmatchcase
@@ -22,8 +22,8 @@ class DeviceSelector(Struct, frozen=True):
     """One of the device's names: its network interface, InfiniBand device or controller. `*` matches any text."""
     numa_node: int | None = None
     virtual_functions_of: str = ""
-    """Address or name of a physical function, whose virtual functions are selected. If empty, a virtual function is selected only by its
-    `address`.
+    """Address or name of a physical function whose virtual functions are selected. If this field is empty, a virtual function is selected
+    only by its `address`.
     """
 
     def selects(self, device: Device, node: int | None, physical: Device | None) -> bool:

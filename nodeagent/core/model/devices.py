@@ -1,4 +1,6 @@
-"""PCI devices and their NUMA nodes: network and storage cards, accelerators, memory behind CXL. This module makes no decisions."""
+"""PCI devices and their NUMA nodes. The devices include network and storage cards, accelerators, and memory behind CXL. This module makes
+no decisions.
+"""
 
 import enum
 import re
@@ -20,16 +22,16 @@ class DeviceKind(enum.StrEnum):
 
 DEVICE_KINDS = tuple(kind.value for kind in DeviceKind)
 _NVME_DISK = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
-"""Pattern of the name of an NVMe disk or partition. The pattern's group is the name of the controller."""
+"""Pattern of the name of an NVMe disk or partition, with the controller's name as its group."""
 
 
 class NodeDoubt(enum.StrEnum):
-    """Reason why the NUMA node of a device is doubtful, or differs from the kernel's node."""
+    """Reason to doubt the NUMA node of a device, or to assume another node than the kernel's."""
 
     NOT_SAID = "not said"
     """The firmware doesn't name a node, and the device's local CPUs aren't exactly the CPUs of one node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel doesn't name a node, but the device's local CPUs are exactly the CPUs of one node."""
+    """The kernel doesn't name a node, but the device's local CPUs are exactly one node's CPUs, so this node is assumed."""
     NO_SUCH_NODE = "no such node"
     """The kernel names a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
@@ -39,13 +41,13 @@ class NodeDoubt(enum.StrEnum):
 
 
 class Device(Struct, frozen=True):
-    """Function of a PCI device."""
+    """One function of a PCI device."""
 
     address: str
     """Domain, bus, device and function, such as 0000:3b:00.0."""
     kind: DeviceKind
     class_code: int
-    """Base class, subclass and programming interface, a byte each."""
+    """Base class, subclass and programming interface, in one byte each."""
     vendor: int | None = None
     model: int | None = None
     driver: str | None = None
@@ -59,11 +61,11 @@ class Device(Struct, frozen=True):
     interrupts: tuple[int, ...] = ()
     max_virtual_functions: int = 0
     virtual_functions: tuple[str, ...] = ()
-    """Addresses of the function's virtual functions."""
+    """Addresses of the virtual functions of this function."""
     physical_function: str | None = None
     """Address of the physical function, if this is a virtual function."""
     root: str | None = None
-    """PCI root above the device, such as pci0000:3a. None if unknown."""
+    """PCI root above the device, such as pci0000:3a. None means that the root is unknown."""
 
 
 class DevicePlace(Struct, frozen=True):
@@ -74,7 +76,7 @@ class DevicePlace(Struct, frozen=True):
 
 
 def find_node_of(device: Device, topology: Topology) -> DevicePlace:
-    """Return the NUMA node of a device: the node that the kernel names, or the node with exactly the device's local CPUs, or the
+    """Return the NUMA node of a device. This is the node that the kernel names, or the node with exactly the device's local CPUs, or the
     machine's only node.
     """
     if device.numa_node is None and len(topology.numa) == 1:
@@ -92,7 +94,7 @@ def find_node_of(device: Device, topology: Topology) -> DevicePlace:
 
 
 def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
-    """Group devices by NUMA node, ordered by address. Devices of unknown nodes come last."""
+    """Group devices by NUMA node, sorted by address. Devices whose node is unknown come last."""
     places = {device.address: find_node_of(device, topology).node for device in devices}
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
@@ -100,10 +102,10 @@ def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tupl
 
 
 class PlacedDevices(Struct, frozen=True):
-    """PCI devices of a machine that pods can request to be near."""
+    """PCI devices of a machine, near which pods can ask to be."""
 
     placed: tuple[tuple[Device, int | None], ...] = ()
-    """Devices with their NUMA nodes, ordered by address. None means an unknown node."""
+    """Devices with their NUMA nodes, sorted by address. A node of None is unknown."""
     problem: str = ""
     """Reason why the devices are unknown. Empty means that the devices are known."""
 
@@ -114,8 +116,8 @@ class PlacedDevices(Struct, frozen=True):
     def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
         """Return the devices with this name, which is a kind of devices or a device's address, interface, controller or disk.
 
-        The name of a kind always means the kind, even if a single device has the same name. Otherwise users could change the meaning by
-        renaming an interface.
+        The name of a kind always means all devices of the kind, even if a single device has the same name. Otherwise users could change
+        the meaning by renaming an interface.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)

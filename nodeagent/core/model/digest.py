@@ -1,4 +1,4 @@
-"""SHA-256 digests. `hashlib` loads OpenSSL, which takes longer than many modules together, so it is loaded with the first digest."""
+"""SHA-256 digests. As `hashlib` loads OpenSSL, which takes longer than many modules together, it is loaded only for the first digest."""
 
 
 def sha256_hex(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Errata: numbered errors of kubelet 1.36 and 1.37, each with kubelet's behaviour, nodeagent's behaviour and the discussion.
+"""Errata, which are numbered errors of kubelet 1.36 and 1.37. Each has kubelet's behaviour, nodeagent's behaviour and the discussion.
 
 `Placement.errata` selects the behaviour for all errata at once. Code with different behaviours calls `Managers.reproduces(erratum)`. Only
 such calls depend on the mode. docs/reference/differences.md is generated from this module.
@@ -59,11 +59,10 @@ class ErratumRow(Struct, frozen=True):
     issues: tuple[int, ...] = ()
     """Issue numbers in kubernetes/kubernetes."""
     mended_by: int | None = None
-    """Pull request in kubernetes/kubernetes that fixes the error in a later version of kubelet. None means that no such
-    version is known.
-    """
+    """Pull request in kubernetes/kubernetes that fixes the error in a later kubelet. None means that no such pull request is known."""
     always_fixed: bool = False
-    """Whether the erratum is fixed in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's work.
+    """Whether the erratum is avoided in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's
+    work.
     """
 
     @property
@@ -315,17 +314,17 @@ SINCE_1_37: tuple[VersionRow, ...] = (
         (139929,),
     ),
 )
-"""Known differences of kubelet 1.37. Everything else follows 1.36."""
+"""Known differences of kubelet 1.37. In everything else, nodeagent follows 1.36."""
 
 
 class ProposalRow(Struct, frozen=True):
-    """One enhancement proposal with settings that nodeagent has and that no released kubelet has."""
+    """One enhancement proposal whose settings exist in nodeagent, but in no released kubelet."""
 
     proposal: str
     """Names of the settings, with the KEP and the open pull requests."""
     nodeagent: str
     unknown: str
-    """Questions that the draft leaves open, and points in which nodeagent differs from the draft."""
+    """Questions that the draft leaves open, and deviations of nodeagent from the draft."""
 
 
 PROPOSALS: tuple[ProposalRow, ...] = (
@@ -352,11 +351,11 @@ PROPOSALS: tuple[ProposalRow, ...] = (
         "The effect is open, because the draft may change. nodeagent has `hostIsolation` for the same purpose.",
     ),
 )
-"""Settings of proposals that are in no released kubelet. Only this table states this fact. Other pages link to the table."""
+"""Settings of proposals that no released kubelet has. Only this table says so, and other pages link to it."""
 
 
 class AskedRow(Struct, frozen=True):
-    """Behaviour that users have requested from kubelet and that a setting of nodeagent provides."""
+    """Behaviour that users have requested from kubelet, and that a setting of nodeagent provides."""
 
     kubelet: str
     nodeagent: str

@@ -1,4 +1,4 @@
-"""Quoting of text like Go's strconv.Quote and the verb %q, for kubelet's messages that quote configured values."""
+"""Quoting of text as by Go's strconv.Quote and the verb %q, for those messages of kubelet that quote configured values."""
 
 _SHORT = {
     "\a": r"\a",

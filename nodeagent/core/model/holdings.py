@@ -1,4 +1,6 @@
-"""Protocols for the data of resources: on the whole node (`Books`), and of one pod (`Holdings`). This module doesn't name any resource."""
+"""Protocols for the data of a resource: of the whole node (`Books`), and of one pod (`Holdings`). This module doesn't know any particular
+resource.
+"""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -8,29 +10,29 @@ V = TypeVar("V")
 
 
 class Books(Protocol):
-    """Accounts of a resource for the whole node, as a frozen struct. An instance created without arguments describes an empty node."""
+    """A resource's accounts for the whole node, as a frozen struct. An instance without arguments describes an empty node."""
 
 
 class Holdings(Protocol):
-    """Holdings of a pod in one resource, as a frozen struct. An instance created without arguments is empty."""
+    """Holdings of one pod in one resource, as a frozen struct. An instance without arguments is empty."""
 
     @property
     def holders(self) -> Iterable[str]:
-        """Names of the containers that hold a part of the holdings."""
+        """Return the names of the containers that hold a part of these holdings."""
 
     @property
     def size(self) -> int:
-        """Size of the holdings, by which pods are compared."""
+        """Return the size of the holdings. Sizes serve to compare pods."""
 
     def without(self, container: str) -> Self:
-        """Return the holdings without the holdings of one container."""
+        """Return the holdings without those of one container."""
 
 
 P = TypeVar("P", bound=Books)
 
 
 def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
-    """Return the parts with one part replaced by the changed part of the same type. An empty part is removed. Parts are sorted by type
+    """Return the parts, in which the changed part replaces the part of the same type. An empty part is removed. Parts are sorted by type
     name.
     """
     kind = type(changed)
@@ -42,12 +44,12 @@ def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
 
 
 def put_item(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:
-    """Return the tuple with one item inserted or replaced. The tuple is sorted by container name."""
+    """Return the sorted items, with one container's item inserted or replaced."""
     if not items or items[-1][0] < name:
         return (*items, (name, value))
     return tuple(sorted([*(item for item in items if item[0] != name), (name, value)], key=itemgetter(0)))
 
 
 def remove_item(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
-    """Return the tuple without one container's item."""
+    """Return the items without the item of one container."""
     return tuple(item for item in items if item[0] != name)

@@ -19,7 +19,7 @@ class HostInterrupt(Struct, frozen=True):
     cpus: CpuSet
     """Exclusive CPUs to which the interrupt may be delivered."""
     is_bound: bool
-    """Whether the kernel forbids moving the interrupt. Always False on older kernels, which don't report this."""
+    """Whether the kernel forbids moving the interrupt. On older kernels, which don't report this, the value is False."""
 
 
 class HostProcesses(Struct, frozen=True):
@@ -31,13 +31,13 @@ class HostProcesses(Struct, frozen=True):
     kernel_threads: int = 0
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
-    """Number of processes that couldn't be read for lack of permission."""
+    """Number of processes that couldn't be read because of missing permissions."""
     interrupts: tuple[HostInterrupt, ...] = ()
     """Interrupts on exclusive CPUs. Interrupts that a container requests on its own CPUs are left out."""
 
 
 class HostThread(Struct, frozen=True):
-    """Thread of a user process or of the kernel."""
+    """Thread of a user process, or of the kernel."""
 
     pid: int
     """ID of the process."""

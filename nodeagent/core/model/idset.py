@@ -1,7 +1,7 @@
 """Immutable sets of CPU IDs and of NUMA node IDs, with different types, so that they can't be confused.
 
-Searches over many sets use plain bitmasks, which have types as well. Arithmetic on masks results in an int, which each module converts back
-to the mask type before returning the mask.
+Searches over many sets use plain bitmasks, which have types, too. Arithmetic on masks gives an int. Each module converts the int back to
+the mask type before it returns the mask.
 
 The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. The sets are independent of any
 machine.
@@ -26,7 +26,7 @@ NumaMask = NewType("NumaMask", int)
 
 
 class IdSetSyntaxError(ValueError):
-    """A text is not a set of ids. The message is the same as from kubelet's parser."""
+    """A text is not a set of IDs. The message is the same as from kubelet's parser."""
 
 
 def _atoi(text: str) -> int:
@@ -58,7 +58,7 @@ class _IdSet(Struct, frozen=True):
         """Parse a set such as `0-3,8`. The empty text is the empty set. Order and repetition don't matter.
 
         Raises:
-            IdSetSyntaxError: the text is not a set. The message is kubelet's.
+            IdSetSyntaxError: the text is not a set. The message is the same as kubelet's.
         """
         if text == "":
             return cls()

@@ -1,4 +1,5 @@
-"""NRI's data about pods and containers, and a plugin's answers, as values. Names follow NRI and OCI, but units are the agent's.
+"""NRI's data about pods and containers, and the answers of an NRI plugin, as values. Names follow NRI and OCI, but the units are the
+agent's.
 
 A field with the value None wasn't reported. In an answer, None changes nothing.
 """
@@ -12,7 +13,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Safety margin, in ms, before the runtime's timeout. An answer later than this is replaced by a denial, which keeps the connection
+"""Safety margin before the runtime's timeout, in ms. A later answer is replaced by a denial, so that the runtime keeps the connection
 open.
 """
 
@@ -26,7 +27,7 @@ class Event(IntEnum):
     CREATE_CONTAINER = 4
     POST_CREATE_CONTAINER = 5
     START_CONTAINER = 6
-    """The container's first process is in its cgroup and has not started. A denial prevents the process from starting."""
+    """Event: the container's first process is in its cgroup, and waits to start. A denial prevents the start."""
     POST_START_CONTAINER = 7
     UPDATE_CONTAINER = 8
     POST_UPDATE_CONTAINER = 9
@@ -47,22 +48,22 @@ class ContainerState(IntEnum):
 
 class HugepageLimit(Struct, frozen=True):
     page_size: str
-    """Page size as written in the names of cgroup files, such as 2MB or 1GB."""
+    """Page size as in the names of cgroup files, such as 2MB or 1GB."""
     limit_bytes: int
 
 
 class NriResources(Struct, frozen=True):
-    """Values of a container's cgroup, current or desired."""
+    """Current or desired values of a container's cgroup."""
 
     cpus: CpuSet | None = None
-    """Allowed CPUs. In a report, None may also mean a notation that only the kernel parses (`0-7:1/2`)."""
+    """Allowed CPUs. In a report, None may also mean that the runtime used a notation which only the kernel parses (`0-7:1/2`)."""
     mems: NumaSet | None = None
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
-    """CPU quota per period. 0 and negative numbers mean no limit."""
+    """CPU quota per period, in microseconds. 0 and negative numbers mean no limit."""
     cpu_period_us: int | None = None
     memory_limit_bytes: int | None = None
-    """Memory limit. 0 and negative numbers mean no limit."""
+    """Memory limit in bytes. 0 and negative numbers mean no limit."""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
 
 
@@ -70,7 +71,7 @@ class Sandbox(Struct, frozen=True):
     """A pod in the runtime."""
 
     id: str
-    """The runtime's ID. A pod that is created again gets a new ID."""
+    """ID in the runtime. A pod that is created again gets a new ID."""
     uid: str
     """UID in Kubernetes."""
     name: str
@@ -78,14 +79,14 @@ class Sandbox(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     cgroup_parent: str
-    """kubelet's name for the parent cgroup: a slice, or a path if the cgroupfs driver is used. Empty means unknown."""
+    """Parent cgroup as named by kubelet: a slice, or a path if the cgroupfs driver is used. Empty means that the name is unknown."""
 
 
 class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Name in Kubernetes, which stays the same when the container is created again. For a container without a name, its ID."""
+    """Name in Kubernetes, which stays the same when the container is created again. If the container has no name, this is its ID."""
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
@@ -100,12 +101,12 @@ class NriContainer(Struct, frozen=True):
 
 
 class Runtime(Struct, frozen=True):
-    """The calling runtime, as the runtime describes itself when it configures a plugin."""
+    """The calling runtime, as it describes itself when it configures a plugin."""
 
     name: str
     version: str
     nri_version: tuple[int, int, int]
-    """Reported NRI version, or the NRI version that belongs to this runtime version. If both are unknown, the version is 0.6.0, which all
+    """Reported NRI version, or else the NRI version that belongs to this runtime version. If both are unknown, it is 0.6.0, which all
     later versions understand.
     """
     registration_timeout_ms: int
@@ -118,7 +119,7 @@ class Synchronized(Struct, frozen=True):
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[NriContainer, ...] = ()
     pods: tuple[KubeletPod, ...] = ()
-    """kubelet's data about these pods, as far as kubelet was asked and knows them."""
+    """kubelet's data about these pods. A pod is missing if kubelet wasn't asked about the pod or doesn't know it."""
 
 
 class Call(Struct, frozen=True):
@@ -129,7 +130,7 @@ class Call(Struct, frozen=True):
     container: NriContainer | None = None
     """Container of the event. None means that the event concerns the pod."""
     resources: NriResources | None = None
-    """Values that an update will set. Values that are missing in it stay unchanged. None means that the event isn't an update."""
+    """Values that an update sets. Missing values stay unchanged. None means that the event isn't an update."""
     pod: KubeletPod | None = None
     """kubelet's data about the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
 
@@ -144,10 +145,10 @@ class Update(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """Permission to continue, with changes."""
+    """Permission to continue, possibly with changes."""
 
     adjustment: NriResources | None = None
-    """Values for the container that is about to be created. Answers to other calls contain none."""
+    """Values for the container that is about to be created. In answers to other calls, this is None."""
     updates: tuple[Update, ...] = ()
     """Changes of other containers. NRI allows them in answers to creations, updates and stops."""
     access: DeviceAccess | None = None
@@ -155,6 +156,6 @@ class Answer(Struct, frozen=True):
 
 
 class Denial(Struct, frozen=True):
-    """Refusal of the operation. kubelet shows the reason in the container's status, and tries again."""
+    """Refusal of the runtime's operation. kubelet shows the reason in the container's status, and tries again."""
 
     reason: str

@@ -1,5 +1,5 @@
-"""Pods and their containers as values, their QoS class, and the roles of containers. This module depends neither on the manifest syntax nor
-on a policy.
+"""Pods and their containers as values, their QoS class, and the roles of containers. This module depends neither on the manifest's syntax
+nor on a policy.
 """
 
 import enum
@@ -16,7 +16,7 @@ CPU = "cpu"
 MEMORY = "memory"
 HUGEPAGES_PREFIX = "hugepages-"
 ANNOTATION_DOMAIN = "nodeagent.io"
-"""Domain of the agent's annotations, `KIND.nodeagent.io/CONTAINER` or `nodeagent.io/KIND`. Other annotations are ignored."""
+"""Domain of the agent's annotations, which have the form `KIND.nodeagent.io/CONTAINER` or `nodeagent.io/KIND`. Others are ignored."""
 _QOS_RESOURCES = (CPU, MEMORY)
 
 
@@ -49,7 +49,7 @@ class ResourceRequirements(Struct, frozen=True):
 
 class ContainerKind(enum.Enum):
     INIT = "init"
-    """Runs to completion before the next container starts."""
+    """Container that runs to completion before the next container starts."""
     SIDECAR = "sidecar"
     """Init container with `restartPolicy: Always`. Sidecars start in order and keep running."""
     APP = "app"
@@ -70,7 +70,7 @@ class QosClass(enum.Enum):
 OWN = "own"
 """Name of the domain for cgroups and processes that the agent itself owns (D30)."""
 SYSTEMD = "systemd"
-"""Name of the domain for systemd units. systemd sets the units' CPUs and memory nodes for the agent."""
+"""Name of the domain of systemd units. On the agent's request, systemd sets the CPUs and memory nodes of these units."""
 
 
 class Container(Struct, frozen=True):
@@ -78,19 +78,19 @@ class Container(Struct, frozen=True):
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
     command: tuple[str, ...] = ()
-    """Command and arguments. Empty means that the container starts as an empty cgroup, which other processes enter."""
+    """Command and arguments. If there are none, the container starts as an empty cgroup, which other processes may enter."""
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str | None = None
     run_as_user: int | None = None
     run_as_group: int | None = None
     restart_policy: RestartPolicy | None = None
-    """The container's own restart policy. None means the pod's policy."""
+    """Restart policy of the container itself. None means that the pod's policy applies."""
     restarts_for: tuple[str, ...] = ()
-    """Resources whose change restarts the container (`resizePolicy`), sorted."""
+    """Resources (sorted) whose change restarts the container (`resizePolicy`)."""
     exclusive_cpus: int | None = None
-    """Annotation: number of exclusive CPUs within the CPU request, whatever the QoS class. The rest of the request comes from the shared
-    pool. None means that the annotation is missing. As in kubelet, all requested CPUs are then exclusive, or none.
+    """Annotation: number of exclusive CPUs within the CPU request, regardless of the QoS class. The rest of the request comes from the
+    shared pool. None means that the annotation is missing. As in kubelet, either all requested CPUs are then exclusive, or none.
     """
 
     interrupts: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Container(Struct, frozen=True):
     """Claims of the pod that the container uses (`resources.claims`)."""
     unit: str = ""
     """Annotation: the systemd unit that the container pins. systemd starts and ends the unit's processes. Empty means that the container
-    has a cgroup of the agent.
+    doesn't pin a unit, and has a cgroup of the agent.
     """
 
     @property
@@ -114,19 +114,19 @@ class Container(Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[tuple[str, Quantity], ...]:
-        """Return the extended resources of which the container requests any, with their counts."""
+        """Return the extended resources that the container requests, with their numbers. A resource with the number 0 is left out."""
         return tuple([each for each in self.extended_resources if each[1].nano])
 
     @property
     def extended_resources(self) -> tuple[tuple[str, Quantity], ...]:
-        """Return the extended resources in the container's limits, with their counts. Names of extended resources contain a domain."""
+        """Return the extended resources in the container's limits, with their numbers. Names of extended resources contain a domain."""
         limits = self.resources.limits.items
         return tuple([each for each in limits if "/" in each[0] and not each[0].startswith(HUGEPAGES_PREFIX)])
 
     @property
     def is_launched(self) -> bool:
-        """Whether the launcher starts the container's processes and reports when they end. Otherwise other processes enter its cgroup at
-        any time.
+        """Whether the launcher starts the container's processes and reports their end. Otherwise other processes may enter the
+        container's cgroup at any time.
         """
         return bool(self.command)
 
@@ -143,13 +143,13 @@ class Pod(Struct, frozen=True, dict=True):
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     termination_grace_seconds: int = 30
     is_isolated: bool = False
-    """Annotation: the kernel doesn't balance load across the pod's exclusive CPUs, provided that they are isolated from the host."""
+    """Annotation: the kernel balances no load across the pod's exclusive CPUs. The node must isolate these CPUs from the host."""
     quiet: QuietRequest | None = None
-    """Annotation: settings of the cores with the pod's exclusive CPUs, while the pod runs."""
+    """Annotation: settings for the cores of the pod's exclusive CPUs. They are in effect while the pod runs."""
     process: ProcessSettings = ProcessSettings()
-    """Annotation: settings of the process of each container. They take precedence over the profile's settings."""
+    """Annotation: settings of the containers' processes. These settings take precedence over the profile's settings."""
     gives_back: bool = False
-    """Annotation: while none of the pod's systemd units is active, other pods may get its CPUs and memory."""
+    """Annotation: other pods may get the pod's CPUs and memory while none of the pod's systemd units is active."""
     numa_node: int | None = None
     """Annotation: NUMA node on which the pod's exclusive CPUs and memory must be. None means any node."""
     core_class: str | None = None
@@ -159,7 +159,7 @@ class Pod(Struct, frozen=True, dict=True):
     claims: tuple[PodClaim, ...] = ()
     """Resource claims of the pod (`spec.resourceClaims`)."""
     given_qos: QosClass | None = None
-    """QoS class from the manifest's `status.qosClass`. As in kubelet, this value takes precedence over the computed class."""
+    """QoS class in the manifest's `status.qosClass`. As in kubelet, it takes precedence over the computed class."""
 
     @cached_property
     def full_name(self) -> str:
@@ -167,12 +167,12 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def units(self) -> tuple[str, ...]:
-        """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none of them does."""
+        """Return the systemd units that the pod's containers pin. Either all containers of a pod pin a unit, or none do."""
         return tuple(container.unit for container in self.containers if container.unit)
 
     @cached_property
     def near(self) -> tuple[str, ...]:
-        """Return the devices, or kinds of devices, that the pod's containers request to be near, without duplicates."""
+        """Return the devices, or kinds of devices, near which the pod's containers ask to be, without duplicates."""
         return tuple(dict.fromkeys([name for container in self.containers for name in container.near]))
 
     @cached_property
@@ -182,11 +182,11 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def derived(self) -> dict[tuple[str, bool], object]:
-        """Cache of values that functions have computed from this pod, by function and value of the gate PodLevelResources."""
+        """Cache of values that were computed from this pod, by function and by the value of the gate PodLevelResources."""
         return {}
 
     def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
-        """Return the settings of the containers' processes, including the settings of the profile if the node has one of that name."""
+        """Return the settings of the containers' processes. The settings of the named profile are included if the node has this profile."""
         profile = None if self.quiet is None else dict(profiles).get(self.quiet.profile)
         return self.process if profile is None else profile.process.overridden_by(self.process)
 
@@ -194,7 +194,9 @@ class Pod(Struct, frozen=True, dict=True):
         return next(c for c in self.containers if c.name == name)
 
     def sum_limits(self, *prefixes: str, besides: Collection[str] = ()) -> int:
-        """Sum the containers' limits of all resources whose names have this prefix, in billionths. Resources in `besides` are left out."""
+        """Sum the containers' limits of all resources whose names have one of these prefixes, in billionths. Resources in `besides` are
+        left out.
+        """
         return sum(
             amount.nano
             for container in self.containers
@@ -228,7 +230,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
     """Compute the QoS class as Kubernetes does (component-helpers, ComputePodQOS).
 
     Args:
-        pod: the pod with defaults applied (limits as missing requests).
+        pod: the pod with defaults applied, so that limits replace missing requests.
         pod_level_resources: value of the gate PodLevelResources.
     """
     if pod.given_qos is not None:
@@ -248,7 +250,7 @@ def qos_class(pod: Pod, *, pod_level_resources: bool) -> QosClass:
 
 
 def _add_nonzero(total: dict[str, int], resources: Resources) -> int:
-    """Add the amounts that count for the QoS class. Return the number of resources of which such an amount was added."""
+    """Add the amounts that count for the QoS class to `total`. Return the number of resources that were added."""
     found = 0
     for name, quantity in resources.items:
         if name in _QOS_RESOURCES and quantity.nano > 0:

@@ -21,7 +21,7 @@ from nodeagent.core.model.quantity import Quantity
 MIB = 2**20
 MILLI = 1000
 EXCLUSIVE_CPUS = "exclusive-cpus"
-"""Name under which the annotation for exclusive CPUs appears in lists of resources."""
+"""Name of the annotation for exclusive CPUs in lists of resources."""
 
 Carry = Callable[[Pod], Pod]
 """Function that adapts a pod's pod-level amounts after its containers' amounts have changed."""
@@ -54,8 +54,8 @@ def list_requesting(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def find_shared_part(container: Container) -> int:
-    """Return the part of the CPU request that comes from the shared pool, in thousandths. Without the annotation for exclusive CPUs, the
-    part is 0.
+    """Return the part of the CPU request that comes from the shared pool, in thousandths. The part is 0 without the annotation for
+    exclusive CPUs.
     """
     if container.exclusive_cpus is None:
         return 0
@@ -63,7 +63,7 @@ def find_shared_part(container: Container) -> int:
 
 
 def sum_requests(pod: Pod, resource: str) -> int:
-    """Return the sum of the requests of app containers and sidecars."""
+    """Return the sum of the requests of all app containers and sidecars."""
     return sum(get_requested(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
@@ -73,7 +73,7 @@ def find_least_pod_amount(pod: Pod, resource: str) -> int:
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the pod obeys two rules for manifests: the containers' amounts fit into the pod-level amounts, and the exclusive CPUs fit
+    """Whether the pod obeys two rules for manifests. The containers' amounts must fit into the pod-level amounts, and the exclusive CPUs
     into the CPU request.
     """
     if any(find_shared_part(container) < 0 for container in pod.containers):
@@ -90,7 +90,7 @@ def is_within_budget(pod: Pod) -> bool:
 
 
 def find_smallest_step(resource: str) -> int:
-    """Return the smallest difference of amounts that is worth suggesting."""
+    """Return the smallest change of an amount that is worth suggesting."""
     if resource == CPU:
         return MILLI
     if is_device(resource):
@@ -99,7 +99,7 @@ def find_smallest_step(resource: str) -> int:
 
 
 def get_least_amount(resource: str) -> int:
-    """Return the smallest amount of memory worth suggesting. Huge pages may be zero."""
+    """Return the smallest amount that is worth suggesting. For huge pages, the amount may be zero."""
     return MIB if resource == MEMORY else 0
 
 
@@ -118,7 +118,7 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def _with_container_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
-    """Return the container with other amounts, and the same part of the CPU request from the shared pool."""
+    """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
     changed = replace(container, resources=_with_resource_amounts(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
@@ -126,7 +126,7 @@ def _with_container_amounts(container: Container, amounts: Mapping[str, int]) ->
 
 
 def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Return a function that reduces the containers' requests of a resource to at most a given amount. A single container gets exactly this
+    """Return a function that reduces the containers' requests of a resource to a given maximum. A single container gets exactly this
     amount.
     """
 
@@ -141,14 +141,14 @@ def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carr
 
 
 def keep_pod_amounts(changed: Pod) -> Pod:
-    """Return the pod with its pod-level amounts unchanged."""
+    """Return the pod with unchanged pod-level amounts."""
     return changed
 
 
 def list_adaptations(pod: Pod) -> Sequence[Carry]:
     """Return the ways to adapt the pod-level amounts to the containers' amounts, the smallest change first.
 
-    A pod-level amount that is missing in the manifest is the sum of the containers' amounts.
+    A pod-level amount that the manifest lacks is the sum of the containers' amounts.
     """
     own = pod.resources
     if own is None:
@@ -169,7 +169,7 @@ def list_adaptations(pod: Pod) -> Sequence[Carry]:
 
 
 def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
-    """Return (container, resource, request before, request after) for each change. A container of None means a pod-level amount."""
+    """Return (container, resource, request before, request after) for each change. The container is None for pod-level amounts."""
     for old, new in zip(before.containers, after.containers, strict=True):
         for resource, was, now in _list_changed_requests(old.resources, new.resources):
             yield old.name, resource, was, now
@@ -200,8 +200,8 @@ def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the resources with another request. A limit that was equal to the request changes as well. A request of zero removes the
-    resource.
+    """Return the resources with another request. If the limit was equal to the request, the limit changes as well. A request of zero
+    removes the resource.
     """
     was = resources.requests.get(resource)
 

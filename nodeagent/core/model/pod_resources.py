@@ -1,4 +1,4 @@
-"""Effective amounts of a pod: default requests, requests and limits of the whole pod, and the values of its own cgroup.
+"""Effective amounts of a pod, namely default requests, the requests and limits of the whole pod, and the values of the pod's own cgroup.
 
 The rules are from component-helpers/resource (PodRequests, PodLimits), the defaults of core/v1, and kubelet's cm.ResourceConfigForPod. This
 module depends neither on a policy nor on cgroup files.
@@ -26,14 +26,15 @@ _ByResource = dict[str, Quantity]
 
 
 def with_container_defaults(pod: Pod) -> Pod:
-    """Replace missing requests by the containers' limits (SetDefaults_Pod)."""
+    """Replace the missing requests of containers by their limits (SetDefaults_Pod)."""
     return replace(
         pod, containers=tuple(replace(c, resources=_with_container_defaults(c.resources)) for c in pod.containers)
     )
 
 
 def with_pod_level_defaults(pod: Pod) -> Pod:
-    """Complete the pod-level resources from the containers' and from the pod's limits (SetDefaults_Pod, KEP-2837).
+    """Fill in missing pod-level requests and limits, from the containers' amounts and from the pod-level limits (SetDefaults_Pod,
+    KEP-2837).
 
     Args:
         pod: the pod with defaults of its containers applied.
@@ -66,12 +67,14 @@ def is_pod_level(name: str) -> bool:
 
 
 def is_device(name: str) -> bool:
-    """Whether pods request the resource by count (an extended resource of Kubernetes). Names of extended resources contain a domain."""
+    """Whether the resource is an extended resource of Kubernetes, which pods request by number. Names of extended resources contain a
+    domain.
+    """
     return "/" in name and not name.startswith(HUGEPAGES_PREFIX)
 
 
 def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
-    """Return the peak over the containers that run at the same time (KEP-753).
+    """Return the largest sum over the containers that run at the same time (KEP-753).
 
     App containers and sidecars run together. An init container runs with the sidecars that started before it.
     """
@@ -137,7 +140,7 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
 
 
 class CgroupAmounts(Struct, frozen=True):
-    """Requests and limits that the cgroup of a pod or of a container enforces."""
+    """Requests and limits that are enforced by the cgroup of a pod or container."""
 
     cpu_request_milli: int
     """CPU request in thousandths. 0 results in the smallest weight."""
@@ -146,14 +149,14 @@ class CgroupAmounts(Struct, frozen=True):
     memory_limit_bytes: int | None
     """Memory limit. None means that there is no limit."""
     hugepage_limits: tuple[tuple[str, int], ...]
-    """Pairs of resource name and bytes, sorted. A page size that isn't listed is limited to 0."""
+    """Pairs of resource name and bytes, sorted by name. Page sizes that aren't listed are limited to 0."""
 
 
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
     """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
 
     A CPU or memory limit applies only if every container (init containers included) or the pod itself declares it. The caller decides
-    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The values are cached in the pod.
+    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The result is cached in the pod.
     """
     key = ("pod_cgroup_amounts", pod_level_resources)
     known = cast("CgroupAmounts | None", pod.derived.get(key))

@@ -1,9 +1,10 @@
-"""Changes that the agent requests from the runtime: only differences from the desired values. CPUs are vacated before they are granted.
+"""Changes that the agent requests from the runtime, limited to values that differ from the desired ones. CPUs are vacated before they are
+granted.
 
-The runtime carries out the changes of an answer one after the other, and only logs failures. So a change never grants CPUs that another
-container must leave first. The CPUs are granted once that container's cgroup shows that it has left them. A container that is being created
-gets its CPUs at once, because its first process waits for `check_start`. NRI can't express an empty cpuset, so a container without any CPU
-stays on its CPUs.
+The runtime carries out the changes of an answer one after the other, and only logs failures. A change therefore never grants CPUs that
+another container must leave first. These CPUs are granted once the other container's cgroup shows that it has left them. A container that
+is being created gets its CPUs at once, because its first process waits for `check_start`. NRI can't express an empty cpuset, so a
+container without any CPU stays on its CPUs.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +16,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
 
 NO_LIMIT_US = -1
-"""Quota that removes a limit (runtime-spec, LinuxCPU.quota)."""
+"""Quota that removes the limit (runtime-spec, LinuxCPU.quota)."""
 _MAX_NAMED = 5
 
 
@@ -23,11 +24,11 @@ class WantedPlacement(Struct, frozen=True):
     """Desired values of a container's cgroup that NRI can set."""
 
     cpus: CpuSet
-    """CPUs of the container. Empty means that none of its CPUs is available."""
+    """CPUs of the container. An empty set means that none of the container's CPUs is available."""
     mems: NumaSet = NumaSet()
-    """Memory nodes of the container. Empty means unchanged."""
+    """Memory nodes of the container. An empty set means that they stay unchanged."""
     cpu_max: CpuMax | None = None
-    """CPU quota of the container. None means unchanged."""
+    """CPU quota of the container. None means that the quota stays unchanged."""
     exclusive_cpus: CpuSet = CpuSet()
     """Exclusive CPUs among `cpus`."""
 
@@ -43,14 +44,14 @@ class WantedPlacement(Struct, frozen=True):
 
 
 class Occupant(Struct, frozen=True):
-    """A cgroup that may have processes, of a runtime's container or of another program."""
+    """A cgroup that may have processes. It belongs to a runtime's container or to another program."""
 
     who: str
-    """Name of the occupant for users, such as `pod default/db, container server`."""
+    """Name of the occupant in texts for users, such as `pod default/db, container server`."""
     effective: CpuSet
-    """CPUs on which the cgroup's processes may run now. Empty means that the cgroup has no processes."""
+    """CPUs on which the cgroup's processes may run now. An empty set means that the cgroup has no processes."""
     wanted: WantedPlacement | None
-    """Desired placement. None means that there was no decision on the container."""
+    """Desired placement. None means that no decision was made on the container."""
     id: str = ""
     """ID of the container in the runtime. Empty means that the runtime can't change the container's cgroup."""
     has: NriResources = NriResources()
@@ -58,7 +59,7 @@ class Occupant(Struct, frozen=True):
 
     @property
     def overdue(self) -> CpuSet:
-        """CPUs that the cgroup's processes may still use, but must leave."""
+        """Return the CPUs that the cgroup's processes must leave, but may still use."""
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
@@ -67,7 +68,7 @@ class BlockedContainer(Struct, frozen=True):
 
     id: str
     cpus: CpuSet
-    """CPUs that other occupants have not left yet. Empty means that the container should have no CPU, which NRI can't express."""
+    """CPUs that other occupants haven't left yet. An empty set means that the container should have no CPU, which NRI can't express."""
     others: tuple[str, ...] = ()
     """Names of the occupants that have not left the CPUs."""
 
@@ -75,7 +76,7 @@ class BlockedContainer(Struct, frozen=True):
 class Response(Struct, frozen=True):
     answer: Answer
     waiting: tuple[BlockedContainer, ...] = ()
-    """Containers that still lack desired CPUs. Another response is built when these CPUs have become free."""
+    """Containers that still lack desired CPUs. The agent builds another response when these CPUs have become free."""
 
 
 def build_response(
@@ -89,9 +90,9 @@ def build_response(
 
     Args:
         others: all occupants, including the containers to change.
-        created: desired placement of the container that is being created, and the runtime's own values for it. The placement must have
-            CPUs, because the caller denies a creation without CPUs.
-        updated: container with a pending update. All its values are sent, whatever it has now.
+        created: desired placement of the container that is being created, and the runtime's own values for this container. The placement
+            must have CPUs. Otherwise the caller denies the creation.
+        updated: ID of the container with a pending update. All its desired values are sent, even those that it already has.
         pool: the shared pool. A container moves to the pool while none of its own CPUs is free. Otherwise two containers on each other's
             CPUs would wait for each other forever.
     """
@@ -130,13 +131,13 @@ def build_response(
 
 
 def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
-    """Decide whether a container's first process may start. The process is in the container's cgroup already. None means that the process
-    may start.
+    """Decide whether a container's first process, which is already in the container's cgroup, may start. None means that the process may
+    start.
 
     Args:
         starting: the container, as read from its cgroup now.
         others: all other occupants, as read now.
-        rivals: IDs of the other containers of the same key, which must have ended.
+        rivals: IDs of the other containers of the same pod and name. All of them must have ended.
     """
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:
@@ -161,7 +162,7 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
 
 
 def _build_change(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
-    """Build the change of one cgroup. None means that nothing has to change.
+    """Build the change of one cgroup. None means that no value has to change.
 
     Args:
         wanted: desired values.

@@ -1,4 +1,4 @@
-"""Answer to a runtime's call, built after the decision and after reading the cgroups again."""
+"""Answer to a runtime's call. It is built after the decision, from cgroups that were read again."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ def answer_call(
 
     Args:
         call: the runtime's call.
-        todo: the instructions that remain after the decision.
+        todo: the instructions that are still to be carried out after the decision.
         wanted: desired placement by pod and container name (`ContainerKey`).
         there: all current occupants.
         seen: cgroups of the runtime's containers, by ID.

@@ -1,10 +1,10 @@
-"""Path of a container's cgroup, decoded from OCI's notation (runtime-spec, cgroupsPath, and runc's form for systemd)."""
+"""Path of a container's cgroup, decoded from the notation of OCI (runtime-spec, cgroupsPath) or from runc's form for systemd."""
 
 _SLICE = ".slice"
 
 
 def decode_cgroup_path(cgroups_path: str) -> str:
-    """Return the cgroup's path below the root of all cgroups. Empty means that the path is unknown.
+    """Return the cgroup's path below the root of all cgroups. The path is empty if it can't be determined.
 
     Args:
         cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. The name of a slice begins with
@@ -22,6 +22,6 @@ def decode_cgroup_path(cgroups_path: str) -> str:
 
 
 def _checked(path: str) -> str:
-    """Return the given path from another program, or an empty text if the path leads outside of the cgroups."""
+    """Return a path that was received from another program. Return an empty text if the path leads outside of the cgroups."""
     parts = path.strip("/").split("/")
     return "" if any(part in {"", ".", ".."} for part in parts) or "\0" in path else "/".join(parts)

@@ -1,7 +1,7 @@
-"""Decisions on a container runtime's events: pods are admitted, get more containers, and release their allocations.
+"""Decisions that follow from a container runtime's events. Pods are admitted, get more containers, and release their allocations.
 
-The rules for the holders of allocations are in core/domains/runtime/registry.py. The managers decide as for any pod. A newly admitted pod
-has the containers that were reported so far. Each further container is added to the pod, which keeps its allocations.
+core/domains/runtime/registry.py has the rules for which container holds an allocation. The managers decide as for any pod. A newly
+admitted pod has the containers that were reported so far. Each further container is added to the pod, which keeps its allocations.
 """
 
 from collections import Counter
@@ -69,7 +69,7 @@ _NAMESPACE = "default"
 
 
 class _Case(Struct, frozen=True):
-    """A container to decide on, and its pod with the container."""
+    """A container to decide on, together with its pod (in which the container is included)."""
 
     decide: Decide
     made: MadeContainer
@@ -80,12 +80,12 @@ class _Case(Struct, frozen=True):
 
 
 class EventDecided(Struct, frozen=True):
-    """Draft of the turn after the decisions on an event, and the instructions that remain."""
+    """Draft of the turn after the decisions on an event, and the instructions that are still to be carried out."""
 
     draft: Draft
     todo: tuple[Todo, ...] = ()
     is_illegal: bool = False
-    """Whether the event came out of order, and has therefore changed nothing."""
+    """Whether the event came out of order, and was therefore ignored."""
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
@@ -122,24 +122,26 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
 
 
 def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
-    """Return the keys (pod and container name) of refused containers for which there is more room than at their last decision."""
+    """Return the keys (pod and container name) of refused containers that are worth deciding again. There is more room now than at their
+    last decision.
+    """
     due = list_due(draft.state, draft.seen_room, world) if draft.state.runtime.refused else ()
     return frozenset(ContainerKey(one.pod_uid, one.container) for one in due if one.kind is RequestKind.CONTAINER)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
-    """Return the number of CPUs that an undecided container may use now. For an instruction other than a decision, return 0."""
+    """Return the number of CPUs that an undecided container may use now. Return 0 if the instruction isn't a decision."""
     return len(_reported_cpus(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
 
 
 def _has_to_move(state: NodeState, decide: Decide, node: Node) -> bool:
-    """Whether a container has got exclusive CPUs that differ from the CPUs reported by the runtime."""
+    """Whether a container has been allocated exclusive CPUs other than the CPUs reported by the runtime."""
     own, reported = own_set_of(state.promises, decide.key.pod_uid, decide.key.name), _reported_cpus(decide.id, node)
     return own is not None and reported is not None and not own <= reported
 
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
-    """Return a container's CPUs as reported by the runtime. None means that any CPUs are possible."""
+    """Return a container's CPUs as reported by the runtime. None means that the container may have any CPUs."""
     reported = node.reported.containers.get(container_id)
     return None if reported is None else reported.resources.cpus
 
@@ -147,7 +149,7 @@ def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
 def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
     """Adopt containers that were found on their allocated CPUs, instead of counting them as started without a call.
 
-    Such containers were placed by an agent that has lost its state since.
+    Such containers were placed by the agent before it lost its state.
     """
     wanted = wanted_by_key(state, node)
 
@@ -261,8 +263,8 @@ def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
 
 
 def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
-    """Keep a container's devices if the container requests the same number. A running container has the devices' files and can't get other
-    devices.
+    """Keep a container's devices if it still requests the same number. A running container already has the devices' files, and can't get
+    other devices.
     """
     own = Counter(one.resource for one in before.devices_of(name))
     if own != {one: count.value() for one, count in pod.container(name).devices}:
@@ -274,8 +276,8 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 def _decision_for(case: _Case) -> PodDecision:
     """Return the function that decides on a container.
 
-    For an unplaced container, the function tries to leave it on the CPUs that the runtime reports. An unplaced container is either running,
-    or was created before the state was lost and its first process waits for its start.
+    The function tries to leave an unplaced container on the CPUs that the runtime reports. An unplaced container either runs already, or
+    was created before the state was lost and waits for its start.
     """
     running_on = _reported_cpus(case.decide.id, case.node)
     if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:
@@ -307,8 +309,8 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
 
 
 def _describe_exclusive_change(before: Pod, case: _Case) -> str:
-    """Describe the change of the exclusive amounts of a placed container, or of its pod as a whole. The text is empty if these amounts stay
-    the same.
+    """Describe how the exclusive amounts of a placed container, or of its pod as a whole, have changed. The text is empty if they
+    haven't.
     """
     if case.decide.is_of_pod:
         was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
@@ -325,7 +327,7 @@ def _describe_exclusive_change(before: Pod, case: _Case) -> str:
 
 
 def _exclusive_amounts(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
-    """Describe a container's exclusive amount of each manager's resource. None means that the pod lacks the container."""
+    """Describe a container's exclusive amount of each resource. None means that the pod doesn't have the container."""
     managers = node.world.managers
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
@@ -371,7 +373,7 @@ def _refuse(
 
 
 def _forget_refused_pods(state: NodeState) -> NodeState:
-    """Forget refused pods whose containers no longer have a stored refusal."""
+    """Remove the entries of refused pods from the state, unless a refusal of one of their containers is still stored."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
         entry
@@ -396,13 +398,15 @@ def _release(draft: Draft, key: ContainerKey, node: Node) -> Draft:
 
 
 def _runtime_entry(state: NodeState, pod_uid: str) -> PodEntry | None:
-    """Return the entry of a runtime's pod. None means that the pod has no entry, or that another pod has its UID."""
+    """Return the entry of a runtime's pod. None means that the pod has no entry, or that a pod of another domain has its UID."""
     entry = state.entry(pod_uid)
     return entry if entry is not None and entry.is_requested_per_container else None
 
 
 def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey) -> tuple[str, ...]:
-    """Return the names of the pod's containers to consider, in order: containers with an allocation, and the container to decide on."""
+    """Return the names of the pod's containers that count for a decision, in order: containers with an allocation, and the container to
+    decide on.
+    """
     known = () if before is None else tuple(one.name for one in before.pod.containers)
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)
@@ -412,8 +416,8 @@ def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey)
 def _keep_allocated(pod: Pod, before: Pod, counting: tuple[str, ...], name: str) -> Pod:
     """Limit an admitted pod to its known containers and the container to decide on.
 
-    A container with an allocation stays, even if the runtime no longer reports it. The decision on a container that has released its
-    allocation is made when the container is created again, not together with another container.
+    A container with an allocation stays, even if the runtime no longer reports it. A container that has released its allocation is
+    decided only when it is created again, not together with another container.
     """
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.containers if one.name in counting and one.name not in names)

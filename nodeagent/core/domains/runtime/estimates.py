@@ -1,6 +1,6 @@
-"""Inverse of kubelet's conversions: the requests and limits that may have resulted in the values of a cgroup.
+"""Inverse of kubelet's conversions. From a cgroup's values, this module infers the requests and limits that may have produced them.
 
-Each function returns all possible amounts. kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and
+Each function returns the range of all possible amounts. kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and
 GetContainerOOMScoreAdjust (pkg/kubelet/qos).
 """
 
@@ -21,7 +21,7 @@ class Range(Struct, frozen=True):
 
     least: int
     most: int | None
-    """Largest possible amount. None means that there is no upper bound."""
+    """Largest possible amount. None means that the amount has no upper bound."""
 
     @property
     def is_exact(self) -> bool:
@@ -32,11 +32,12 @@ class Range(Struct, frozen=True):
 
 
 def estimate_cpu_request(shares: int) -> Range:
-    """Return the CPU requests with these shares, in thousandths.
+    """Return the range of CPU requests, in thousandths, that result in these shares.
 
-    A CPU has more shares than thousandths. Between the bounds, 2 and 262,144 shares, different requests have different shares, and rounding
-    up gives the exact request. Rounding to the nearest doesn't: 41 thousandths are 41 shares, and 41 shares are 40.04 thousandths. Other
-    programs may set shares that don't result from any request. Such shares count as the shares of the next larger request.
+    A CPU has 1,024 shares, more than thousandths. Between the bounds of 2 and 262,144 shares, different requests have different shares,
+    and rounding up gives the exact request. Rounding to the nearest thousandth would be wrong: 41 thousandths become 41 shares, which are
+    40.04 thousandths. Other programs may set shares that don't result from any request. Such shares count as the shares of the next
+    larger request.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)
@@ -45,7 +46,7 @@ def estimate_cpu_request(shares: int) -> Range:
 
 
 def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
-    """Return the CPU limits with this quota, in thousandths. None means that there is no limit.
+    """Return the range of CPU limits, in thousandths, that result in this quota. None means that there is no limit.
 
     The result is exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
     """
@@ -58,8 +59,8 @@ def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
 
 
 def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
-    """Return the memory requests of a Burstable container with this oom_score_adj. None means that kubelet never gives a Burstable
-    container this value.
+    """Return the range of memory requests of a Burstable container, in bytes, that result in this oom_score_adj. None means that kubelet
+    never gives a Burstable container this value.
 
     Args:
         oom_score_adj: 1000 minus the requested thousandths of the node's memory, within the range of the QoS class.

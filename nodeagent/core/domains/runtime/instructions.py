@@ -13,21 +13,21 @@ class Populated(Struct, frozen=True):
     """Event: the containers' cgroups were read."""
 
     ids: frozenset[str]
-    """Containers with processes in their cgroups."""
+    """IDs of the containers that have processes in their cgroups."""
 
 
 class Unserved(Struct, frozen=True):
-    """Event: the containers' cgroups were read while no runtime is connected. Without a runtime, no ends are reported, so a container
-    without processes has ended.
+    """Event: the containers' cgroups were read while no runtime is connected. Ends of containers aren't reported then, so a container
+    without processes counts as ended.
     """
 
     ids: frozenset[str]
-    """Containers with processes in their cgroups, or in an unknown cgroup."""
+    """IDs of the containers that have processes in their cgroups, or whose cgroup is unknown."""
 
 
 class Looked(Struct, frozen=True):
-    """Event: the running containers were listed. Other containers may be in preparation, because a runtime lists a container only after its
-    creation.
+    """Event: the running containers were listed. Unlisted containers may still be in preparation, because a runtime lists a container
+    only once it is created.
     """
 
     found: Synchronized
@@ -40,7 +40,7 @@ class Retried(Struct, frozen=True):
 
 
 class RoomMade(Struct, frozen=True):
-    """Event: there is more room than at the decisions on some refused containers (`retryRefused`)."""
+    """Event: there is more room now than when some containers were refused (`retryRefused`)."""
 
 
 Happening = Call | Synchronized | Looked | Populated | Unserved | Retried | RoomMade
@@ -55,14 +55,14 @@ class Decide(_ContainerTodo, frozen=True):
     """Instruction: let the managers decide on the container, and pass the result to `record_decision` before the runtime is answered."""
 
     is_again: bool
-    """Whether the container's key (pod and container name) already has an allocation, but for other amounts."""
+    """Whether the container's key (pod and container name) already has an allocation, but of other amounts."""
     is_of_pod: bool = False
-    """Whether only the pod-level amounts may have changed, as kubelet's pods API reports."""
+    """Whether only the pod-level amounts may have changed. kubelet's pods API reports such a change."""
 
 
 class Place(_ContainerTodo, frozen=True):
-    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or the decision on it
-    was just made.
+    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or has just been
+    decided.
     """
 
 
@@ -75,7 +75,7 @@ class Refuse(_ContainerTodo, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the refusal is only temporary, because a device plugin has not answered yet."""
+        """Whether the refusal is only temporary, because a device plugin hasn't answered yet."""
         return self.reason.startswith(Reason.DEVICE_PLUGINS_SLOW)
 
 
@@ -102,7 +102,7 @@ class CountFailOpen(_ContainerTodo, frozen=True):
 
 
 class CountIllegal(Struct, frozen=True):
-    """Instruction: count an event that is illegal in the container's condition (stages.py)."""
+    """Instruction: count an event that is illegal in the container's current condition (stages.py)."""
 
     event: ContainerEvent
 

@@ -1,4 +1,4 @@
-"""Known properties of a container runtime's pod, reconstructed from the saved state."""
+"""Known properties of a container runtime's pod, restored from the saved state."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
-"""Occupants: cgroups with processes, of a container runtime and of other programs. Each has the CPUs that its processes may use, and its
-desired values.
+"""Occupants: cgroups with processes, which belong to a container runtime or to other programs. Each occupant has the CPUs that its
+processes may use, and its desired values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ from nodeagent.core.turn.world import World
 
 
 class Stated(Struct, frozen=True):
-    """Description of a pod by its annotations and kubelet's data."""
+    """Description of a pod, taken from its annotations and from kubelet's data."""
 
     pod: StatedPod = StatedPod()
     problems: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Node(Struct, frozen=True):
     mount: str
     """Mount point of the root of all cgroups."""
     misnamed: Callable[[Pod], tuple[str, ...]]
-    """Function that finds the errors in a pod's names. A pod with such errors is never saved in a state."""
+    """Function that finds the errors in a pod's names. A pod with such errors is never saved in the state."""
 
 
 def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
@@ -60,7 +60,7 @@ def list_occupants(
         state: the state after the turn's decisions.
         node: the node in this turn.
         seen: existing cgroups of the containers, by ID.
-        asked_for: CPUs that the agent has requested from the runtime and that the runtime may write at any moment, by container ID.
+        asked_for: CPUs that the agent has requested from the runtime, by container ID. The runtime may write them at any moment.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
     wanted = wanted_by_id(
@@ -90,13 +90,13 @@ def wanted_by_id(
 ) -> dict[str, WantedPlacement]:
     """Return the desired placement of each container.
 
-    If several containers of a key have processes, the oldest container has the key's exclusive CPUs. The others are in the shared pool
+    If several containers of a key have processes, the oldest of them has the key's exclusive CPUs. The others are in the shared pool
     until the oldest has ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb
     exclusive CPUs.
 
     Args:
         registry: the registry.
-        wanted: desired placement by key with an allocation.
+        wanted: desired placement of each key with an allocation.
         pool: desired placement of a container without an allocation.
         populated: IDs of the containers whose cgroups have processes.
     """
@@ -112,7 +112,7 @@ def wanted_by_id(
 
 
 def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
-    """Return the shared pool."""
+    """Return the CPUs of the shared pool, as far as they are online."""
     return shared_pool(node.world.managers, state.promises, node.kernel.online)
 
 

@@ -1,8 +1,8 @@
 """kubelet's pod, reconstructed from NRI: amounts, QoS class and containers, each with its source and certainty.
 
 NRI reports values that kubelet computed from requests and limits. Some amounts follow exactly from these values. All other amounts are
-estimates, unless the pod (stated_pod.py) or kubelet states them. Annotations may only add to NRI's data, because the pod would otherwise
-get CPUs that the scheduler hasn't counted. If kubelet's data differs from NRI's data, a resize is pending, and NRI's data counts.
+estimates, unless the pod (stated_pod.py) or kubelet states them. Annotations may only add to NRI's data. Otherwise the pod could get CPUs
+that the scheduler hasn't counted. If kubelet's data differs from NRI's data, a resize is pending, and NRI's data is used.
 """
 
 import enum
@@ -48,7 +48,7 @@ _PAGE_SIZE = re.compile(r"([0-9]{1,9})([KMG])B")
 
 
 class ToldBy(enum.StrEnum):
-    """Source of a known property of a pod. The names are stable."""
+    """Source of a known property of a pod. The values are stable names."""
 
     ANNOTATION = "annotation"
     PODS_API = "podsApi"
@@ -60,9 +60,9 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """The property follows from the QoS class."""
+    """The QoS class, from which the property follows."""
     SEEN = "seen"
-    """The property follows from the containers that the runtime has reported so far."""
+    """The containers that the runtime has reported so far, from which the property follows."""
 
 
 class Known(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Known(Struct, frozen=True):
     is_exact: bool
     """Whether the value is exact. Otherwise it is an estimate."""
     container: str = ""
-    """Name of the container. Empty means that the property is the pod's."""
+    """Name of the container. An empty name means that the property is the pod's."""
     between: Range | None = None
     """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that there is no such range.
     """
@@ -92,7 +92,7 @@ class Contradiction(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Description of the difference for users, to be put after the pod's name."""
+        """Describe the difference for users. The text follows the pod's name."""
         return (
             f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
             "write what the container's `resources` say, or remove the annotation"
@@ -102,7 +102,7 @@ class Contradiction(Struct, frozen=True):
 class RuntimePod(Struct, frozen=True):
     pod: Pod
     known: tuple[Known, ...]
-    """All known properties: first the properties of the pod, then those of each container, in the pod's order."""
+    """All known properties, first those of the pod, then those of each container in the pod's order."""
     contradictions: tuple[Contradiction, ...] = ()
     """Contradictions because of which the pod is refused."""
 
@@ -112,7 +112,7 @@ class RuntimePod(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all properties are exact. Only such pods can be aligned as a whole (topologyManagerScope pod)."""
+        """Whether all properties are exact. Only pods of this kind can be aligned as a whole (topologyManagerScope pod)."""
         return not self.estimates
 
 
@@ -129,7 +129,7 @@ class _Amount(Struct, frozen=True):
 def build_runtime_pod(
     sandbox: Sandbox, containers: Iterable[NriContainer], stated: StatedPod, capacity_bytes: int
 ) -> RuntimePod:
-    """Combine the known data of a pod.
+    """Build a pod from NRI's data, its annotations and kubelet's data.
 
     Args:
         sandbox: the pod's latest sandbox.
@@ -176,7 +176,7 @@ def build_runtime_pod(
 
 
 def find_qos_class(cgroup_parent: str) -> QosClass | None:
-    """Return the QoS class in kubelet's name of a pod's cgroup. None means that kubelet hasn't made the name.
+    """Return the QoS class that kubelet encodes in the name of a pod's cgroup. None means that the name doesn't come from kubelet.
 
     With the systemd driver, the name is a slice, `kubepods[-burstable|-besteffort]-podUID.slice`. With the cgroupfs driver, the name is a
     path that ends in `kubepods[/burstable|/besteffort]/podUID`.
@@ -247,7 +247,8 @@ def _build_container(
 
 
 def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
-    """Whether a resize of a container is pending in kubelet. kubelet's pods API reports the new amounts before there is room for them.
+    """Whether a resize of a container is still pending in kubelet. kubelet's pods API already reports the new amounts before there is room
+    for them.
 
     Args:
         stated: the container as reported by kubelet.
@@ -272,7 +273,7 @@ def _choose_amounts(part: str, stated: Resources | None, told: Iterable[_Amount]
 
 
 def _devices(stated: StatedContainer) -> Iterator[_Amount]:
-    """Return the requested devices that the agent allocates. Only an annotation can request them."""
+    """Return the requests for devices that the agent allocates. Only an annotation can make such requests."""
     for resource, count in stated.devices:
         for part in (REQUESTS, LIMITS):
             yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
@@ -283,7 +284,7 @@ def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
 
 
 def _format_as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
-    """Format amounts as in a saved state, where a missing request means the limit, and 0 means that nothing is requested."""
+    """Format amounts as in a saved state. There, a missing request equals the limit, and a request of 0 means that nothing is requested."""
     unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
     return _normalise(Resources.of(unasked | dict(requests)), limits)
 
@@ -321,7 +322,7 @@ def _limit_of(resources: NriResources) -> Range | None:
 
 
 def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
-    """Return the request of a Guaranteed container, which equals the limit. Either shares or quota is exact and determines both."""
+    """Return the request of a Guaranteed container, which equals the limit. Shares or quota give the exact value."""
     rows = ((request, ToldBy.CPU_SHARES), (limit, ToldBy.CPU_QUOTA))
     ranges = [(found, by) for found, by in rows if found is not None]
     if ranges:
@@ -350,8 +351,8 @@ def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> I
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
-    Many manifests have only a limit, which is then also the request. Otherwise the smallest possible amount is assumed, so that a pod is
-    never refused for memory that it may not have requested.
+    The limit is assumed unless it is above the possible amounts, because many manifests have only a limit, which is then also the
+    request. Otherwise the smallest possible amount is assumed. A pod is then never refused for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
@@ -361,7 +362,7 @@ def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
 
 
 def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
-    """Return the huge page resources with their sizes in bytes. The kernel's name 2MB means 2Mi."""
+    """Return the amounts of huge pages, each with the resource's name and bytes. The kernel's size `2MB` means 2Mi."""
     for limit in resources.hugepage_limits:
         if (found := _PAGE_SIZE.fullmatch(limit.page_size)) is not None:
             yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes

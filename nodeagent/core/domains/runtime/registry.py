@@ -1,4 +1,5 @@
-"""Registry of a runtime's containers: the holders of allocations, and the effect of each event. All values are immutable.
+"""Registry of a runtime's containers. It records which containers hold allocations, and applies the effect of each event. All values are
+immutable.
 
 A *key* is a pod's UID and a container's name. The key stays the same when the runtime creates the container again with a new ID. A new
 container may be created before the old container is removed. The rules:
@@ -7,12 +8,12 @@ container may be created before the old container is removed. The rules:
 - The allocation is released once the runtime has removed all containers of the key and their cgroups were seen without processes.
 - A container that was not placed at its creation may not start. Synchronize reports containers that started without a call to the agent.
   Its list is complete, so a container missing from the list counts as removed.
-- kubelet retries forever, so a refusal is stored with the request. The refusal is dropped when the request changes, when kubelet reports
-  changed data of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal for lack of room doesn't
-  count once there is more room than at the decision.
+- kubelet repeats a refused request forever, so the refusal is stored with the request. The refusal is dropped when the request changes,
+  when kubelet reports changed data of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal
+  for lack of room doesn't count once there is more room than at the decision.
 - Events may be lost, repeated or late. The table in stages.py has the effect of each event. An event without a row is illegal.
 
-The registry makes no decision on CPUs. The managers carry out each `Decide`, and `record_decision` stores the result.
+The registry makes no decision on CPUs. For each `Decide`, the managers decide, and `record_decision` stores the result.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -56,7 +57,7 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
-"""Longest container name in a message, in characters. Kubernetes allows no longer names."""
+"""Longest name of a container in a message, in characters. Kubernetes allows no longer names."""
 
 _EVENTS = {
     Event.CREATE_CONTAINER: ContainerEvent.CREATE,
@@ -82,7 +83,7 @@ _DENIALS = {
         "another container (see `nodeagent inspect`)"
     ),
 }
-"""Texts of denials, to be put after the container's name."""
+"""Texts of denials, each to follow the container's name."""
 
 
 class Stepped(Struct, frozen=True):
@@ -138,7 +139,8 @@ def apply_event(
 def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
     """Store the decision on a container. The decision also applies to running, unplaced containers of its key with the same request.
 
-    A container that is refused before its start is forgotten. A running container stays known. A refused update keeps its allocation.
+    A container that is refused before its start is removed from the registry. A running container stays in it. After a refused update,
+    the container keeps its allocation.
 
     Args:
         registry: the registry before the decision.
@@ -206,7 +208,7 @@ def _apply_call(registry: Registry, call: Call, due: Collection[ContainerKey]) -
 
 
 def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
-    """Record that none of a pod's containers will run again. The containers' allocations are released before the runtime removes the
+    """Record that none of a pod's containers will run again. Their allocations are then released even before the runtime removes the
     containers.
     """
     ended = (
@@ -219,8 +221,8 @@ def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
 def _apply_to_containers(
     entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
 ) -> KeyEntry:
-    """Apply an event to some of a key's containers, and return the key's entry. In the table, this event is legal in every condition, and
-    has no effect other than the next stage.
+    """Apply an event to some of a key's containers, and return the key's entry. By the table, this event is legal in every condition, and
+    only changes the stage.
     """
     made = list(entry.made)
     for position, one in enumerate(made):
@@ -233,7 +235,9 @@ def _apply_to_containers(
 
 
 def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Decide on the pod-level amounts, by means of one placed container of the pod. The containers' own amounts have separate calls."""
+    """Decide on the pod-level amounts by means of one placed container of the pod. The runtime makes separate calls for the amounts of
+    the containers.
+    """
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
             for made in entry.made:
@@ -243,24 +247,24 @@ def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
 
 
 class _ContainerReport(Struct, frozen=True):
-    """Event of one container, with the data reported for it."""
+    """An event of one container, and the data that it reports."""
 
     event: ContainerEvent
     key: ContainerKey
     sandbox: Sandbox
     container: NriContainer
     change: NriResources = NriResources()
-    """Changed amounts of an update."""
+    """Amounts that an update changes."""
     wanted: WantedPlacement | None = None
-    """Desired placement of the container, for the event that lists all containers. None means that nothing is allocated to it."""
+    """Desired placement of the container, if the event lists all containers. None means that nothing is allocated to it."""
     is_due: bool = False
-    """Whether there is more room than at the decision that refused the key."""
+    """Whether there is more room now than when the key was refused."""
 
 
 def _apply_transition(
     registry: Registry, entry: KeyEntry, report: _ContainerReport
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Apply an event by the table of stages.py. Returns the key's entry after the event, and the instructions."""
+    """Apply an event by the table of stages.py. Return the key's entry after the event, and the instructions."""
     before = entry.find(report.container.id)
     transition = find_transition(before, report.event)
     if transition is None:
@@ -306,7 +310,7 @@ def _update_container(report: _ContainerReport, stage: Stage, before: MadeContai
 
 
 def _count_illegal(report: _ContainerReport) -> tuple[Todo, ...]:
-    """Count an illegal event, and deny the creation or start that waits for the answer."""
+    """Count an illegal event. If the runtime waits for an answer to a creation or start, deny it."""
     count = CountIllegal(report.event)
     return (count, _deny(report)) if report.event in _DENIALS else (count,)
 
@@ -318,7 +322,7 @@ def _deny(report: _ContainerReport) -> Refuse:
 
 def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Place a new container if its key already has the requested amounts allocated. Otherwise repeat an earlier refusal of the same
-    request, or have a decision made on the request.
+    request. If there is none, request a decision.
     """
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
@@ -330,8 +334,8 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a container, or refuse the change of its amounts, or have a decision made on the change. The container keeps its allocation
-    until the decision.
+    """Place a container, refuse the change of its amounts, or request a decision on the change. The container keeps its allocation until
+    the decision.
     """
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
@@ -345,8 +349,8 @@ def _compare(
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Compare a listed container with the allocation of its key.
 
-    If an unknown container has the allocated CPUs, the agent placed it before its last start. If it doesn't, and was never allowed to
-    start, it started without a call to the agent.
+    An unknown container on its allocated CPUs was placed by the agent before the agent's last start. An unknown container on other CPUs,
+    if it was never allowed to start, has started without a call to the agent.
     """
     key, wanted = entry.key, report.wanted
     has_wanted = wanted is not None and has_wanted_values(report.container.resources, wanted)
@@ -414,8 +418,8 @@ def _look(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> Stepped:
-    """Handle a list of the running containers, to find those that started without a call to the agent. Pods that aren't listed stay
-    unchanged, because a later event reports or removes them.
+    """Handle a list of the running containers, to find containers that started without a call to the agent. Unlisted pods stay unchanged,
+    because a later event reports or removes them.
     """
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
@@ -442,7 +446,7 @@ def _compare_listed(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> tuple[Todo, ...]:
-    """Apply the event of a listed container to its entry in `entries`. Returns the instructions."""
+    """Apply the event of a listed container to its entry in `entries`. Return the instructions."""
     key = ContainerKey.of(sandbox, container)
     report = _ContainerReport(event, key, sandbox, container, wanted=wanted.get(key), is_due=key in due)
     entries[key], todo = _apply_transition(registry, entries.get(key) or KeyEntry(key), report)
@@ -450,14 +454,14 @@ def _compare_listed(
 
 
 def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """Leave out all decisions on containers of the same key except the last, which is the one on the newest container."""
+    """For each key, keep only the last of the decisions, which concerns the newest container."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
 
 
 def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
-    """Whether a container has the desired CPUs and memory nodes, as reported by the runtime."""
+    """Whether a container already has the desired CPUs and memory nodes, according to the runtime."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 
@@ -474,8 +478,8 @@ def _forget_removed_pods(registry: Registry) -> Registry:
 
 
 def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Store kubelet's data about the pods. If the data of a pod has changed, drop its stored refusals, so that a new decision is made on
-    its next request.
+    """Store kubelet's data about the pods. If a pod's data has changed, drop the pod's stored refusals, so that the next request gets a
+    new decision.
     """
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
@@ -497,7 +501,7 @@ def _add_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
 
 
 def _replace_container(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
-    """Replace a container of the key, or add it at the end."""
+    """Replace a container of the key. If the key doesn't have the container yet, add the container at the end."""
     if entry.find(made.id) is not None:
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
@@ -517,5 +521,5 @@ def has_any(registry: Registry) -> bool:
 
 
 def awaits_end(registry: Registry) -> bool:
-    """Whether an allocation waits to be released until a cgroup is seen without processes."""
+    """Whether an allocation is still kept because the removed container's cgroup hasn't been seen without processes."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

@@ -11,7 +11,7 @@ from nodeagent.core.model.runtime_containers import Registry
 
 
 class RuntimeReport(Struct, frozen=True):
-    """Latest reports, as an immutable value, so that a turn can keep its copy."""
+    """Latest reports of a runtime. The value is immutable, so a turn can keep a copy."""
 
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({})
     containers: Mapping[str, NriContainer] = MappingProxyType({})
@@ -21,7 +21,7 @@ class RuntimeReport(Struct, frozen=True):
         return cls(MappingProxyType(dict(sandboxes)), MappingProxyType(dict(containers)))
 
     def after(self, what: Happening) -> "RuntimeReport":
-        """Return the reports after an event. Synchronize replaces all of them."""
+        """Return the reports after an event. The event Synchronize replaces all reports."""
         match what:
             case Synchronized(sandboxes, containers):
                 return self.of({one.id: one for one in sandboxes}, {one.id: one for one in containers})
@@ -35,7 +35,7 @@ class RuntimeReport(Struct, frozen=True):
                 return self
 
     def known_to(self, registry: Registry) -> "RuntimeReport":
-        """Return the reports without pods and containers that the registry has forgotten."""
+        """Return the reports without the pods and containers that the registry no longer has."""
         ids = {made.id for entry in registry.entries for made in entry.made}
         pods = {one.id for one in registry.sandboxes}
         if self.containers.keys() <= ids and self.sandboxes.keys() <= pods:

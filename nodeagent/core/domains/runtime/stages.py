@@ -1,8 +1,8 @@
 """Table of the effects of each event on a container of a runtime.
 
-An event that is missing in a condition's row is illegal in this condition, because it is late or out of order. An illegal event is counted
-and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. So a single event never makes an
-ended or unknown container count as running. Only a list of containers (Synchronize, or the agent's own query) can do so.
+An event that is missing in a condition's row is illegal in this condition, because it is late or out of order. An illegal event is
+counted and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. A single event
+therefore never marks an ended or unknown container as running. Only a list of containers (Synchronize, or the agent's own query) does.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from nodeagent.core.model.runtime_containers import MadeContainer, Stage
 
 
 class Condition(Enum):
-    """Stage of a container, and whether the container has its key's allocation (placed)."""
+    """Stage of a container, and whether the container is placed, that is, has the allocation of its key."""
 
     UNKNOWN = "unknown"
     CREATED = "created"
@@ -30,15 +30,15 @@ class ContainerEvent(StrEnum):
     START = "start"
     """Event: the container's first process waits to start."""
     UPDATE = "update"
-    """Event: the runtime is about to change the container's amounts."""
+    """Event: the runtime is about to change a container's amounts."""
     STOP = "stop"
     REMOVE = "remove"
     POD_END = "pod_end"
     """Event: the container's pod was stopped or removed."""
     SEEN_RUNNING = "seen_running"
-    """Event: the container is in a list of the running containers. Containers missing from such a list may be in preparation."""
+    """Event: the container is in a list of running containers. Containers missing from this list may still be in preparation."""
     LISTED_CREATED = "listed_created"
-    """Event: Synchronize lists the container in the state "created". The next two members are alike, for other states."""
+    """Event: Synchronize lists the container in the state "created". The next two members stand for other states in the same way."""
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
@@ -46,7 +46,7 @@ class ContainerEvent(StrEnum):
 
 
 class Effect(Enum):
-    """Effect of a legal event."""
+    """Effect of a legal event on the registry, besides the new stage."""
 
     NOTHING = "nothing"
     OFFER = "place the container if its key has the requested amounts allocated; else repeat a refusal of this request, or decide on it"
@@ -60,7 +60,7 @@ class Effect(Enum):
 
 
 Transition = tuple[Stage | None, Effect]
-"""Stage after the event, and the effect. A stage of None means that the container stays unknown."""
+"""Stage after the event, and the effect of the event. If the stage is None, the container stays unknown."""
 
 _C, _E, _S = Condition, ContainerEvent, Stage
 _ENDS: dict[ContainerEvent, Transition] = {

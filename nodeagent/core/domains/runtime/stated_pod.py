@@ -1,5 +1,5 @@
-"""Description of a pod by its annotations and by kubelet, for everything that NRI doesn't report. The names and notation of annotations are
-in formats/runtime.
+"""Data about a pod that NRI doesn't report. It comes from the pod's annotations and from kubelet. The names and notation of annotations
+are in formats/runtime.
 """
 
 from msgspec import Struct
@@ -12,23 +12,23 @@ from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resour
 class StatedContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind | None = None
-    """Kind of the container. None, here and in `requests` and `limits`, means that the value isn't stated."""
+    """Kind of the container. None means that the kind isn't stated. The same holds for `requests` and `limits`."""
     requests: Resources | None = None
-    """All requests. A resource that is missing here and in `limits` isn't requested."""
+    """All requests. A resource that is neither in `requests` nor in `limits` isn't requested."""
     limits: Resources | None = None
     """All limits."""
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
     near: tuple[str, ...] | None = None
     devices: tuple[tuple[str, int], ...] = ()
-    """Requested devices of the agent, by resource."""
+    """Numbers of requested devices that the agent allocates, by resource."""
     is_kubelets: bool = False
-    """Whether kind and amounts come from kubelet."""
+    """Whether the kind and the amounts come from kubelet."""
 
 
 class StatedPod(Struct, frozen=True):
     containers: tuple[StatedContainer, ...] = ()
-    """The pod's order (init containers and sidecars first) if all containers are named, otherwise sorted by name."""
+    """Containers in the pod's order (init containers and sidecars first) if all are named, otherwise sorted by name."""
     names_all: bool = False
     """Whether `containers` lists all containers of the pod."""
     is_isolated: bool = False
@@ -36,9 +36,9 @@ class StatedPod(Struct, frozen=True):
     core_class: str | None = None
     preferred_core_class: str | None = None
     near: tuple[str, ...] = ()
-    """Devices to be near, for containers that don't name their own."""
+    """Devices that containers ask to be near if they don't name other devices."""
     resources: ResourceRequirements | None = None
-    """Pod-level resources. None means that there are none, or that they aren't stated."""
+    """Pod-level resources. None means that the pod has none, or that they aren't stated."""
     overhead: Resources = Resources()
     is_kubelets: bool = False
     """Whether the list of containers comes from kubelet."""
@@ -48,9 +48,10 @@ class StatedPod(Struct, frozen=True):
 
 
 def add_kubelet_data(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
-    """Replace the annotations' values by kubelet's, as far as kubelet has data, because the scheduler counts kubelet's amounts.
+    """Replace the annotations' values by kubelet's values where kubelet has reported them. The scheduler counts the amounts that kubelet
+    reports.
 
-    Annotations are a copy of these amounts. Annotations for which kubelet has no field stay.
+    Annotations only copy these amounts. Annotations without a counterpart in kubelet's data stay.
 
     Args:
         stated: the pod as described by its annotations.
