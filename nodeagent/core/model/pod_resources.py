@@ -183,7 +183,7 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the values of a container's cgroup: its own limits, or else the pod's limits (kuberuntime, KEP-2837)."""
+    """Return the values of a container's cgroup. They are the container's own limits, or else the pod's limits (kuberuntime, KEP-2837)."""
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
         unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}

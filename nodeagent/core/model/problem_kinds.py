@@ -1,4 +1,4 @@
-"""Kinds of problems on a node that need attention. Each has the place where users see the problem, and the solution.
+"""Kinds of problems that need a user's attention. The table has, for each kind, the place where users see the problem, and the solution.
 
 The agent counts each kind in `nodeagent_problems`. docs/reference/problems.md is generated from this table.
 """
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ProblemKind(StrEnum):
-    """Kind of a problem, and label of `nodeagent_problems`."""
+    """Kind of problem. The value is a label value of `nodeagent_problems`."""
 
     SYNC = "sync"
     CONFIGURATION_REFUSED = "configuration_refused"
@@ -29,7 +29,7 @@ class ProblemKind(StrEnum):
 
 
 class Explained(Struct, frozen=True):
-    """Explanation of a kind of problem for users."""
+    """Explanation of one kind of problem for users."""
 
     what: str
     mended_by: str

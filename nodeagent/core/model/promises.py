@@ -1,7 +1,7 @@
 """Promises to pods as one immutable value: the holdings of each pod, and each resource's accounts for the whole node.
 
-Equal promises are equal values, whatever changes led to them. This module only looks values up. It makes no decisions and doesn't name any
-resource.
+Equal promises compare equal, whatever changes led to them. This module only looks values up. It makes no decisions, and doesn't know any
+particular resource.
 """
 
 import enum
@@ -36,7 +36,7 @@ class PodPromises(Struct, frozen=True):
     hints: tuple[tuple[str, Hint], ...] = ()
     """Hints by container, sorted by container name."""
     parts: tuple[Holdings, ...] = ()
-    """Holdings by resource. Use `having` to replace them."""
+    """Holdings by resource. The method `having` replaces them."""
 
     def of(self, kind: type[H]) -> H:
         """Return the holdings of one type. Each type belongs to one resource."""
@@ -46,14 +46,14 @@ class PodPromises(Struct, frozen=True):
         return kind()
 
     def having(self, *parts: Holdings) -> "PodPromises":
-        """Return the promises with some resources' holdings replaced."""
+        """Return the promises with other holdings for some resources."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
         return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
-        """Return the pod's promises without the promises of one container."""
+        """Return the pod's promises without those of one container."""
         hints = tuple(item for item in self.hints if item[0] != name)
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
@@ -65,7 +65,7 @@ class PodPromises(Struct, frozen=True):
 
     @property
     def holders(self) -> list[str]:
-        """Names of the containers with holdings, sorted."""
+        """Return the sorted names of the containers with holdings."""
         return sorted({name for part in self.parts for name in part.holders})
 
     @property
@@ -77,26 +77,26 @@ NOTHING = PodPromises()
 
 
 class UnrecoveredPod(Struct, frozen=True):
-    """A pod that may be running but is known only from records, because the agent's state was lost and the pod's manifest is missing
-    now.
+    """A pod that may be running but is known only from records, because the agent's state was lost and the pod's manifest is now
+    missing.
     """
 
     uid: str
     held: PodPromises
-    """Holdings of the pod that cgroups don't show. Claimed cards are listed under an empty container name, because the records don't
-    contain the containers that use them.
+    """Holdings of the pod that its cgroups don't show. Claimed cards are listed under an empty container name, because the records don't
+    say which containers use them.
     """
     name: str = ""
-    """Name of the pod according to a record. Empty if the records don't contain the name."""
+    """Name of the pod according to a record. It is empty if no record has the name."""
 
 
 class Promises(Struct, frozen=True):
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
     """All pods with holdings."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
-    """Unrecovered pods. Their holdings aren't allocated to other pods."""
+    """Unrecovered pods. Other pods don't get their holdings."""
     parts: tuple[Books, ...] = ()
-    """Accounts of each resource for the whole node. Use `having` to replace them."""
+    """Accounts of each resource for the whole node. The method `having` replaces them."""
 
     def of(self, kind: type[B]) -> B:
         """Return the accounts of one type. Each type belongs to one resource."""
@@ -106,7 +106,7 @@ class Promises(Struct, frozen=True):
         return kind()
 
     def having(self, *parts: Books) -> "Promises":
-        """Return the promises with some resources' accounts replaced."""
+        """Return the promises with other accounts for some resources."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
@@ -126,12 +126,12 @@ class Promises(Struct, frozen=True):
 
 
 class Isolation(enum.StrEnum):
-    """Kind of isolation: the other containers with which a container shares its CPUs."""
+    """Degree of isolation. It tells with which other containers a container shares its CPUs."""
 
     HOST = "host"
     POD = "pod"
     MIXED = "mixed"
-    """The container has both exclusive CPUs and the shared pool."""
+    """The container has exclusive CPUs and may also use the shared pool."""
     CONTAINER = "container"
 
     @property

@@ -37,8 +37,8 @@ class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Whether Kubernetes doesn't parse the text as int64, although the amount may be whole. Causes are a fraction (`1.5Gi`, `2.0`),
-    thousandths (`2000m`), or too many digits for its fast path (`100Ti`).
+    """Whether Kubernetes can't parse the text as int64, even if the amount is whole. Causes are a fraction (`1.5Gi`, `2.0`), thousandths
+    (`2000m`), or too many digits for its fast path (`100Ti`).
     """
 
     @classmethod
@@ -47,7 +47,7 @@ class Quantity(Struct, frozen=True):
 
     @classmethod
     def of_bytes(cls, whole: int) -> "Quantity":
-        """Return the quantity for a whole number of bytes. It is printed with a binary suffix, such as `1Gi`, not `1073741824`."""
+        """Return the quantity for a whole number of bytes. It is printed with a binary suffix, as `1Gi` rather than `1073741824`."""
         return cls(whole * _NANO, Notation.BINARY_SI)
 
     @staticmethod
@@ -56,7 +56,7 @@ class Quantity(Struct, frozen=True):
         """Parse a quantity.
 
         Raises:
-            QuantitySyntaxError: the text is not a quantity, or is over 64 characters.
+            QuantitySyntaxError: the text is not a quantity, or is longer than 64 characters.
         """
         match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None or not (match["whole"] or match["fraction"]):
@@ -88,11 +88,11 @@ class Quantity(Struct, frozen=True):
         return _ceil_div(self.nano, _NANO // 1000)
 
     def is_whole(self) -> bool:
-        """Whether the CPU amount is whole after rounding up to thousandths (kubelet's test)."""
+        """Whether a CPU amount is a whole number after rounding up to thousandths, which is kubelet's test."""
         return self.value() * 1000 == self.milli()
 
     def as_int64(self) -> int | None:
-        """Return the amount if Kubernetes can return it as int64, that is, if the amount is whole and not in decimal form."""
+        """Return the amount if Kubernetes could return it as int64, because it is whole and not in decimal form. Otherwise return None."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
@@ -102,7 +102,7 @@ class Quantity(Struct, frozen=True):
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the quantity that results from printing this quantity and parsing the text. A second time, nothing changes."""
+        """Return the quantity that results from printing this quantity and parsing the text. Doing so again changes nothing."""
         # The text is parsed twice: the first result is printed in decimal if the text has no binary suffix, which may shorten it.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
@@ -130,7 +130,9 @@ class Quantity(Struct, frozen=True):
 
 
 def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
-    """Whether Quantity.AsInt64 succeeds, that is, the parser's fast path accepted the text and the scale isn't negative."""
+    """Whether Kubernetes' Quantity.AsInt64 succeeds. This requires that the parser's fast path accepts the text, and that the scale
+    isn't negative.
+    """
     suffix, whole, fraction = match["suffix"], match["whole"].lstrip("0") or "0", match["fraction"]
     if nano > _MAX_NANO:
         return False

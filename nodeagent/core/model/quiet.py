@@ -8,33 +8,33 @@ DEFAULT_PROFILE = "quiet"
 
 
 class QuietSettings(Struct, frozen=True):
-    """Quiet settings of cores. A setting that is None stays unchanged."""
+    """Quiet settings of cores. A setting of None stays unchanged."""
 
     idle_latency_us: int | None = None
-    """Longest allowed time to leave an idle state, in microseconds."""
+    """Longest allowed time for leaving an idle state, in microseconds."""
     governor: str | None = None
-    """Frequency governor (cpufreq)."""
+    """Name of the frequency governor (cpufreq)."""
     min_frequency_mhz: int | None = None
     max_frequency_mhz: int | None = None
     idle_siblings: bool | None = None
-    """Whether the pod runs on one thread of each of its cores. False has the same effect as None, but overrides a profile's True."""
+    """Whether the pod runs only on one thread of each of its cores. False has the same effect as None, but overrides a profile's True."""
     boost: bool | None = None
     """Whether the cores may exceed their nominal frequency. True has the same effect as None, but overrides a profile's False."""
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return these settings, replaced by the settings of `others` that aren't None."""
+        """Return these settings, overridden by those settings of `others` that aren't None."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
 class QuietRequest(Struct, frozen=True):
-    """Request of a pod: a profile, and settings that take precedence over the profile's settings."""
+    """A pod's request: a profile, and settings that take precedence over the profile's settings."""
 
     profile: str = ""
-    """Name of the profile. Empty means no profile."""
+    """Name of the profile. Empty means that no profile is requested."""
     settings: QuietSettings = QuietSettings()
 
     def resolve(self, profiles: "tuple[tuple[str, Profile], ...]") -> QuietSettings | None:
-        """Return the profile's settings with the pod's own settings applied. None means that there is no such profile."""
+        """Return the profile's settings, overridden by the pod's own settings. None means that the profile doesn't exist."""
         if not self.profile:
             return self.settings
         profile = dict(profiles).get(self.profile)
@@ -42,20 +42,20 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a process and its children, by their names in a profile. None means that the process inherits the setting from its caller
-    or the launcher.
+    """Settings of a process and its children, by their names in a profile. None means that the process inherits the setting from the
+    process that starts it.
     """
 
     aslr: bool | None = None
-    """Whether addresses differ from run to run (address space layout randomization). True has the same effect as None."""
+    """Whether memory addresses differ from run to run (address space layout randomization). True has the same effect as None."""
     transparent_huge_pages: bool | None = None
-    """Whether memory may be in transparent huge pages. True has the same effect as None."""
+    """Whether memory may consist of transparent huge pages. True has the same effect as None."""
     scheduler: str | None = None
-    """Scheduling policy. A priority follows after a colon, as in `fifo:10`."""
+    """Scheduling policy. A priority may follow after a colon, as in `fifo:10`."""
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return these settings, replaced by the settings of `others` that aren't None."""
+        """Return these settings, overridden by those settings of `others` that aren't None."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property
@@ -68,10 +68,10 @@ class Profile(Struct, frozen=True):
     process: ProcessSettings = ProcessSettings()
     """Settings of the processes of jobs and of containers with a command."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates that don't count as a disturbance, by kind of disturbance, if they differ from the node's rates."""
+    """Largest rates that don't count as a disturbance, by kind of disturbance. Only rates that differ from the node's rates are listed."""
 
 
 SHIPPED_PROFILES = (
     (DEFAULT_PROFILE, Profile(QuietSettings(idle_latency_us=5, governor="performance", idle_siblings=True))),
 )
-"""Profiles of a node whose configuration defines none. Only the lightest idle states can be left within 5 microseconds."""
+"""Profiles of a node whose configuration defines none. With 5 microseconds, only the lightest idle states are allowed."""

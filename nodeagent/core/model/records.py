@@ -1,9 +1,9 @@
-"""Results of reading a checkpoint of kubelet, of any kind."""
+"""Results of reading any kind of checkpoint from kubelet."""
 
 from msgspec import Struct
 
 
 class Unreadable(Struct, frozen=True):
-    """Checkpoint that is invalid in every version of the format. The text is kubelet's message."""
+    """A checkpoint that is invalid in every version of the format. The text is kubelet's message."""
 
     message: str

@@ -1,4 +1,4 @@
-"""Reservation: resources of the node that are kept free for one user's jobs during a period of the wall clock."""
+"""Reservation: resources of the node that are kept free for one user's jobs for a period of wall-clock time."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,31 +10,31 @@ from nodeagent.core.model.quantity import Quantity
 
 
 class Reservation(Struct, frozen=True):
-    """One reservation. All times are in milliseconds since the epoch, because users name a time of the day, and a reservation outlives a
-    boot.
-    """
+    """One reservation. All times are in milliseconds since the epoch. Users name a time of the day, and a reservation outlasts a reboot."""
 
     name: str
     user: int
     """User ID of the reservation's owner. Only jobs of the owner and of root may run in the reservation."""
     pod: Pod
-    """Pod with the reserved amounts. The agent only tries decisions on this pod, and never admits it."""
+    """Pod with the reserved amounts. The agent makes only trial decisions on this pod, and never admits it."""
     from_ms: int
     until_ms: int
     has_memory: bool = False
-    """Whether memory is reserved. If not, the pod requests the least memory that a pod can have."""
+    """Whether memory is reserved. If not, the pod requests the smallest possible amount of memory."""
     is_made: bool = True
-    """Whether the reservation was accepted and saved durably. Turns respect the reservation even before that, but don't report it yet."""
+    """Whether the reservation was accepted and durably saved. Turns respect the reservation even before that, but report it only
+    afterwards.
+    """
 
     @property
     def amounts(self) -> Mapping[str, Quantity]:
-        """Reserved amounts by resource."""
+        """Return the reserved amounts by resource."""
         limits = dict(self.pod.containers[0].resources.limits)
         return limits if self.has_memory else {CPU: limits[CPU]}
 
     def find_excess(self, inside: Iterable[Pod], job: Pod) -> str | None:
-        """Return a text about the amounts by which a job, together with the jobs in the reservation, would exceed the reserved amounts.
-        None means that the job stays within the reserved amounts.
+        """Describe the amounts by which a job would exceed the reserved amounts, together with the jobs in the reservation. None means
+        that the job doesn't exceed them.
         """
         pods = (*inside, job)
         for resource, amount in self.amounts.items():
@@ -44,7 +44,7 @@ class Reservation(Struct, frozen=True):
 
 
 class ReservedRoom(Struct, frozen=True, rename="camel"):
-    """Reservation as shown to users, with the jobs that run in it. All times are in milliseconds since the epoch."""
+    """A reservation as shown to users, with the jobs that use it. All times are in milliseconds since the epoch."""
 
     name: str
     user: int
@@ -55,7 +55,7 @@ class ReservedRoom(Struct, frozen=True, rename="camel"):
     from_ms: int
     until_ms: int
     jobs: tuple[str, ...] = ()
-    """`namespace/name` of the jobs in the reservation, including waiting jobs."""
+    """Names (`namespace/name`) of the jobs in the reservation, including waiting jobs."""
 
     @classmethod
     def of(cls, reservation: Reservation, jobs: Iterable[str] = ()) -> "ReservedRoom":
@@ -64,5 +64,5 @@ class ReservedRoom(Struct, frozen=True, rename="camel"):
         return cls(reservation.name, reservation.user, amounts[CPU], amounts.get(MEMORY), *times, tuple(jobs))
 
     def as_document(self) -> dict[str, Any]:
-        """Return the fields by their names in JSON."""
+        """Return the fields of the JSON document."""
         return {**to_builtins(self), "jobs": list(self.jobs)}

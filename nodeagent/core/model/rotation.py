@@ -1,21 +1,21 @@
-"""Rotation: an order in which many things, such as files, are checked a few at a time, each equally often."""
+"""Rotation: an order in which many items, such as files, are checked a few at a time and equally often."""
 
 import math
 from collections.abc import Mapping
 
 
 class Rotation:
-    """Order of checks. Each thing is checked once before any thing is checked again."""
+    """Order of checks. Every item is checked once before any item is checked again."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
 
     def take(self, things: Mapping[str, object], part: float) -> list[str]:
-        """Return the keys of the things to check next.
+        """Return the keys of the items to check next.
 
         Args:
-            things: all things by key. They may differ from call to call.
-            part: fraction of the things to return, 0 to 1. If the fraction isn't 0, at least one thing is returned.
+            things: all items by key. They may differ from call to call.
+            part: fraction of the items to return, from 0 to 1. Unless it is 0, at least one item is returned.
         """
         count, taken = math.ceil(part * len(things)), list[str]()
         while len(taken) < count:

@@ -1,5 +1,5 @@
-"""Containers of a container runtime, and the keys (pod and container name) that hold their allocations, as one immutable value in the
-node's state.
+"""Containers of a container runtime, and the keys (pod and container name) to which their allocations belong. They are one immutable value
+in the node's state.
 
 core/domains/runtime/registry.py contains the rules and the effects of events.
 """
@@ -25,21 +25,21 @@ class ContainerKey(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "ContainerKey":
-        """Return the container's key. A pod outside of Kubernetes has no UID, so its ID is used instead."""
+        """Return the container's key. If the pod comes from outside of Kubernetes, it has no UID, and its ID is used instead."""
         return cls(sandbox.uid or sandbox.id, container.name)
 
 
 class Stage(IntEnum):
     CREATED = 1
     STARTED = 2
-    """The container's first process was about to start."""
+    """The start of the container's first process was allowed."""
     STOPPED = 3
     REMOVED = 4
     """The container will never run again, even if its cgroup still has processes."""
 
 
 class Asked(Struct, frozen=True):
-    """Parts of kubelet's request on which decisions depend."""
+    """Parts of kubelet's request on which a decision depends."""
 
     resources: "NriResources"
     """Requested amounts. CPUs and memory nodes are left out, because the agent decides on them."""
@@ -59,28 +59,28 @@ class Asked(Struct, frozen=True):
 
 
 class MadeContainer(Struct, frozen=True):
-    """One of the containers that the runtime has created for one key."""
+    """A container that the runtime has created for a key. There may be several for one key."""
 
     id: str
     sandbox_id: str
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """Whether the container got the allocation of its key. Otherwise its request was refused, or there was no decision on it, and the
-    container may run on any CPUs.
+    """Whether the container has the allocation of its key. Otherwise its request was refused or not yet decided, and the container may
+    run on any CPUs.
     """
     cgroup: str = ""
-    """Path of the cgroup below the root of all cgroups. Empty means unknown."""
+    """Path of the container's cgroup below the root of all cgroups. Empty means that the path is unknown."""
 
 
 class KeyEntry(Struct, frozen=True):
     key: ContainerKey
     made: tuple[MadeContainer, ...] = ()
-    """Containers, the oldest first. A container stays listed until the runtime has removed it and its cgroup is empty."""
+    """Containers of the key, the oldest first. A container stays listed until the runtime has removed it and its cgroup is empty."""
     is_held: bool = False
     """Whether the key has an allocation."""
     asked: Asked | None = None
-    """Request on which the allocation is based. None means that there is no allocation, or that the request is unknown."""
+    """Request on which the allocation is based. None means that the key has no allocation, or that the request is unknown."""
 
     def find(self, container_id: str) -> MadeContainer | None:
         return next((made for made in self.made if made.id == container_id), None)
@@ -93,17 +93,17 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_of_update(self) -> bool:
-        """Whether the refused request was an update. Such a refusal doesn't apply to a container that is created again."""
+        """Whether the refused request was an update. Such a refusal doesn't apply when the container is created again."""
         return self.reason.startswith(OF_RESIZES)
 
     @property
     def is_for_room(self) -> bool:
-        """Whether the request could be met with resources that other pods hold now."""
+        """Whether the request could be granted if other pods released their resources."""
         return is_for_room(self.reason.partition(":")[0])
 
     @property
     def is_deferred(self) -> bool:
-        """Whether a new decision is made each time the request is repeated."""
+        """Whether the request is decided again each time it is repeated."""
         return self.reason.startswith((RESIZE_DEFERRED, UID_TAKEN, Reason.DEVICE_PLUGINS_SLOW))
 
 

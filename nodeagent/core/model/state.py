@@ -1,4 +1,4 @@
-"""The node's state as one immutable value: all promises and all known pods. This module neither defines a file format nor makes
+"""The node's state as one immutable value, with all promises and all known pods. This module neither defines a file format nor makes
 decisions.
 """
 
@@ -22,7 +22,7 @@ from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 
 
 class Phase(enum.Enum):
-    """Kubernetes' pod phases, and a further phase for a pod that is being ended."""
+    """Kubernetes' pod phases, plus a phase for a pod that is being ended."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -32,14 +32,14 @@ class Phase(enum.Enum):
 
 
 class Exit(Struct, frozen=True):
-    """End of a container's main process. If both code and signal are missing, the end was not observed."""
+    """End of a container's main process. If both code and signal are missing, nobody observed how it ended."""
 
     finished_at_ms: int
     code: int | None = None
     signal: int | None = None
     is_oom_kill: bool = False
     start_error: str | None = None
-    """Reason why the process could not be started."""
+    """Reason why the process couldn't be started."""
 
     @property
     def is_success(self) -> bool:
@@ -47,7 +47,7 @@ class Exit(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Kubernetes' `reason` for such an end, for instance OOMKilled."""
+        """Return Kubernetes' `reason` for such an end, for instance OOMKilled."""
         if self.is_oom_kill:
             return "OOMKilled"
         if self.start_error is not None:
@@ -60,33 +60,33 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """Number of starts so far, counted when a start is decided on. The launcher identifies the current start by its `run_id`."""
+    """Number of starts so far. A start is counted when it is decided. The launcher identifies the current start by its `run_id`."""
     started_at_ms: int | None = None
-    """Start of the current attempt, once the launcher has confirmed it."""
+    """Start time of the current attempt, once the launcher has confirmed the start."""
     exit: Exit | None = None
-    """End of the current attempt. None means that the attempt has not ended."""
+    """End of the current attempt. None means that the attempt hasn't ended."""
     last_exit: Exit | None = None
     """End of the previous attempt."""
     backoff_step: int = 0
-    """Number of consecutive restarts after short runs. This number determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
+    """Number of consecutive restarts after short runs. It determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
     """Time at which a container that is being stopped is killed (`cgroup.kill`). None means that it isn't being stopped."""
     is_to_restart: bool = False
-    """Whether the container is being stopped to apply new amounts. The container starts again at once, whatever the pod's restart
+    """Whether the container is being stopped only to apply new amounts. It then starts again at once, regardless of the pod's restart
     policy.
     """
     oom_kills_seen: int = 0
-    """Value of the cgroup's oom_kill counter at the last decision or end of an attempt. Restarts don't reset the counter."""
+    """Value of the cgroup's oom_kill counter at the last decision, or at the end of the last attempt. Restarts don't reset the counter."""
     had_cpus: CpuSet | None = None
-    """Exclusive CPUs that the container had until the pod finished. By now, other pods may have them. None means that the pod has not
+    """Exclusive CPUs that the container had until the pod finished. Other pods may have them now. None means that the pod hasn't
     finished, or had no exclusive CPUs.
     """
     unit_before: UnitSettings | None = None
-    """Settings to restore for the container's unit. None means that the container pins no unit, or that the unit wasn't observed yet and
-    has not been changed.
+    """Settings to restore for the container's unit. None means that the container pins no unit, or that the unit was neither observed
+    nor changed yet.
     """
     cgroup: str | None = None
-    """Absolute path of the container's cgroup, if a container runtime created it. None means a cgroup below the pods' cgroup."""
+    """Absolute path of the container's cgroup, if a container runtime created it. None means that the cgroup is below the pods' cgroup."""
 
     @property
     def restarts(self) -> int:
@@ -94,12 +94,12 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether the decision to start was made, and the end of this attempt has not been observed."""
+        """Whether a start was decided, and the end of this attempt hasn't been observed."""
         return self.attempt > 0 and self.exit is None
 
     @property
     def is_running(self) -> bool:
-        """Whether the current attempt was observed to run, and its end has not been observed."""
+        """Whether the current attempt was observed running, and its end hasn't been observed."""
         return self.started_at_ms is not None and self.exit is None
 
     @property
@@ -116,32 +116,32 @@ class RefusedChange(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """State of a pod that has released all its holdings because none of its units is active."""
+    """State of a pod that has released all its holdings, because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although a unit is active. A new decision follows once there is more room. None means that the pod wasn't
-    refused.
+    """Refusal to resume the pod although one of its units is active. The pod is decided again once there is more room. None means that
+    the pod wasn't refused.
     """
 
 
 MANIFEST_DIRECTORY = "manifests"
-"""Name of the source for the manifest directory, which every node has."""
+"""Name of the source of manifests. Every node has this source."""
 JOBS = "jobs"
-"""Name of the source for jobs. A job lasts as long as the process that requested the job."""
+"""Name of the source of jobs. A job lasts no longer than the process that requested it."""
 
 
 class Origin(Struct, frozen=True):
-    """Origin of a pod: the source, the source's key for the pod, and the domain."""
+    """Origin of a pod. It consists of the source, the source's key for the pod, and the domain."""
 
     name: str
-    """The source's key for the pod. In the manifest directory, the key is the file name."""
+    """Key of the pod in its source. In the manifest directory, the key is the file name."""
     source: str = MANIFEST_DIRECTORY
     domain: str = OWN
     """Domain of the pod's cgroups and processes. A pod of the agent's own domain may still pin systemd units."""
 
 
 UnitKey = tuple[str, str]
-"""Domain and name of a unit. Units of different domains may have the same name."""
+"""Domain and name of a unit. Units of different domains can have the same name."""
 
 
 def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
@@ -151,45 +151,45 @@ def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
 
 
 class PodEntry(Struct, frozen=True, dict=True):
-    """A pod on which a decision was made: it was either refused or admitted. An admitted pod keeps its promises until it is gone or
+    """A pod that was decided, and is therefore either refused or admitted. An admitted pod keeps its promises until it is gone or
     finished.
     """
 
     pod: Pod
     qos: QosClass
-    """QoS class at the time of the decision. The cgroup path depends on it."""
+    """QoS class at the time of the decision. The path of the pod's cgroup depends on it."""
     origin: Origin
     decided_at_ms: int
     refusal: Waiting | None = None
     containers: tuple[ContainerStatus, ...] = ()
-    """Statuses of all containers in the pod's order. Empty for a refused pod."""
+    """Statuses of all containers in the pod's order. A refused pod has none."""
     deleting_since_ms: int | None = None
     is_released: bool = False
     """Whether the pod was ended on request (`nodeagent release`). If so, its manifest doesn't start it again."""
     refused_change: RefusedChange | None = None
-    """Refused change of the pod's manifest. None means that the manifest is unchanged, or that the change wasn't tried."""
+    """Refused change of the pod's manifest. None means that no change was refused."""
     idle: Idle | None = None
-    """State of an idle pod. None means that the pod isn't idle, so an active pod has its holdings."""
+    """State of an idle pod. None means that the pod isn't idle. An active pod then has its holdings."""
     outcome: Phase | None = None
-    """Final phase, SUCCEEDED or FAILED, once none of the containers will run again. None means that the pod has not finished. The holdings
-    are then released. Exit codes stay visible.
+    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released, but exit codes stay visible.
+    None means that the pod hasn't finished.
     """
     is_pooled: bool = False
-    """Whether the pod's cgroup is below the shared pool's cgroup. The cgroup stays there as long as the pod exists."""
+    """Whether the pod's cgroup is below the shared pool's cgroup. The cgroup never moves while the pod exists."""
 
     @property
     def change_refusal(self) -> Waiting | None:
-        """Refusal of the pod's changed manifest. None means that the manifest is unchanged, or that the change wasn't tried."""
+        """Return the refusal of the pod's changed manifest. None means that no change was refused."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
     def idle_refusal(self) -> Waiting | None:
-        """Refusal to resume the pod although one of its units is active."""
+        """Return the refusal to resume the pod although one of its units is active. None means that there is no such refusal."""
         return None if self.idle is None else self.idle.refusal
 
     @cached_property
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
-        """All unmet requests of the pod."""
+        """Return all unmet requests of the pod."""
         if self.refusal is None and self.refused_change is None and self.idle is None:
             return ()  # this property is read for each pod in each turn, so the empty case returns early
         found = (
@@ -201,12 +201,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the pod waits for the answer of a device plugin. The decision on the pod follows after the answer."""
+        """Whether the pod waits for the answer of a device plugin. The pod is decided after the answer."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue. Such a pod doesn't need anybody's attention."""
+        """Whether the pod is a job that waits in the queue. Such a pod needs no attention."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
@@ -214,7 +214,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
         Args:
             kind: the request.
-            for_room: whether the node tries pods again that were refused for lack of resources (`Config.retries_for_room`).
+            for_room: whether pods that were refused for lack of resources are tried again (`Config.retries_for_room`).
         """
         waiting = dict(self.waiting).get(kind)
         if waiting is None:
@@ -224,12 +224,14 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_active(self) -> bool:
-        """Whether the pod was admitted and has not finished."""
+        """Whether the pod was admitted and hasn't finished."""
         return self.refusal is None and self.outcome is None
 
     @property
     def expected_statuses(self) -> tuple[str, ...]:
-        """Names of the containers that must have a status: all containers of an admitted pod, none of a refused pod."""
+        """Return the names of the containers that must have a status. These are all containers of an admitted pod, and none of a refused
+        pod.
+        """
         return () if self.refusal else tuple(container.name for container in self.pod.containers)
 
     @cached_property
@@ -238,12 +240,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_conspicuous(self) -> bool:
-        """Whether the pod may need a person's attention: a request is unmet, or a container has ended."""
+        """Whether the pod may need a user's attention, because a request is unmet or a container has ended."""
         return bool(self.waiting) or any(status.exit is not None for status in self.containers)
 
     @cached_property
     def holds(self) -> bool:
-        """Whether the pod has its holdings: it is active and not idle."""
+        """Whether the pod has its holdings, that is, whether it is active and not idle."""
         return self.is_active and self.idle is None
 
     @property
@@ -258,24 +260,24 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_requested_per_container(self) -> bool:
-        """Whether another program requests the pod's containers one by one. Such a pod doesn't follow a manifest."""
+        """Whether another program requests the pod's containers one by one. Such a pod has no manifest."""
         return self.origin.domain != OWN and not self.pins_units
 
     @property
     def keeps_without_processes(self) -> bool:
-        """Whether the pod keeps its allocation while it has no processes. Another program may start a process at any time."""
+        """Whether the pod keeps its allocation even without processes, because another program may start a process at any time."""
         return self.pins_units or self.is_requested_per_container
 
     @property
     def own_cgroup(self) -> str | None:
-        """Path of the pod's own cgroup. None means that the pod pins units, whose cgroups are elsewhere."""
+        """Return the path of the pod's own cgroup. None means that the pod pins units, whose cgroups are elsewhere."""
         return None if self.pins_units else self.pod_path
 
     @cached_property
     def pod_path(self) -> str:
-        """Path of the pod's cgroup, relative to the pods' cgroup.
+        """Return the path of the pod's cgroup, relative to the pods' cgroup.
 
-        For a pod with pinned units, no cgroup has the path. For a container runtime's pod, the path is absolute, if it is known.
+        If the pod pins units, no cgroup exists at this path. The path of a container runtime's pod is absolute, if it is known.
         """
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
@@ -285,8 +287,8 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def pins_units(self) -> bool:
-        """Whether the containers pin units (D30). Another program, such as systemd, runs the units' processes, and the agent only watches
-        them.
+        """Whether the pod's containers pin units (D30). The agent then only watches the units' processes, and another program such as
+        systemd runs them.
         """
         containers = (
             self.pod.containers
@@ -295,26 +297,24 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def unit_keys(self) -> frozenset[UnitKey]:
-        """Units that the pod pins."""
+        """Return the units that the pod pins."""
         return list_unit_keys(self.pod, self.origin)
 
     @cached_property
     def domain(self) -> str:
-        """Name of the domain that owns the pod's cgroups and processes."""
+        """Return the name of the domain that owns the pod's cgroups and processes."""
         return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
 
     def container_path(self, name: str) -> str:
         """Return the path of a container's cgroup, relative to the pods' cgroup.
 
-        For a pinned unit, the path leads to the unit's cgroup. For a container runtime's container, the path is absolute.
+        The path of a pinned unit stands for the unit's cgroup. The path of a container runtime's container is absolute.
         """
         return self.container_paths[name]
 
     @cached_property
     def is_placed_as_pool(self) -> bool:
-        """Whether the containers have only the CPUs and memory nodes of the shared pool, so that they can read the pool's
-        placement file.
-        """
+        """Whether the containers have only the shared pool's CPUs and memory nodes. They can then read the pool's placement file."""
         return self.is_pooled and not self.pod.asks_for_devices and not self.pod.claims
 
     @cached_property
@@ -333,11 +333,11 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def cgroup_paths(self) -> tuple[str, ...]:
-        """Paths of the pod's cgroup and of its containers' cgroups."""
+        """Return the paths of the pod's cgroup and of its containers' cgroups."""
         return self.pod_path, *self.container_paths.values()
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
-        """Return each container with its status. For a refused pod the result is empty."""
+        """Yield each container with its status. A refused pod has no statuses, so nothing is yielded."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
 
     def status(self, name: str) -> ContainerStatus:
@@ -348,8 +348,8 @@ class PodEntry(Struct, frozen=True, dict=True):
 
 
 def _has_begun(container: Container, status: ContainerStatus) -> bool:
-    """Whether a container counts as started in kubelet (getPhase). An init container must have succeeded. Any other container must have
-    run once.
+    """Whether a container counts as started in kubelet (getPhase). An init container must have succeeded, and any other container must
+    have run once.
     """
     if container.kind is ContainerKind.INIT:
         return status.exit is not None and status.exit.is_success
@@ -359,14 +359,14 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
 class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
-    """Pods in the order of the decisions on them."""
+    """Pods in the order in which they were decided."""
     generation: int = 0
-    """Number of the saved state, counted from 1. 0 means that no state was saved yet."""
+    """Number of the saved state, counted from 1. 0 means that no state has been saved yet."""
     runtime: Registry = Registry()
     """Containers of a container runtime. Their allocations are in `promises`, and their pods in `entries`."""
     units_boot_id: str = ""
-    """ID of the boot in which the original settings of units were recorded. Empty means that none were recorded, or that the boot is
-    unknown.
+    """ID of the boot in which the original settings of units were recorded. Empty means that no settings were recorded, or that the boot
+    is unknown.
     """
 
     def holding_pods(self) -> tuple[Pod, ...]:
@@ -394,11 +394,11 @@ class NodeState(Struct, frozen=True):
         return tuple((e.pod.full_name, e.unit_keys) for e in self.pinning_entries())
 
     def own_entries(self) -> tuple[PodEntry, ...]:
-        """Return the entries of the pods that follow a manifest or a job's request."""
+        """Return the entries of the pods that come from a manifest or a job's request."""
         return tuple([e for e in self.entries if not e.is_requested_per_container])
 
     def conspicuous_entries(self) -> tuple[PodEntry, ...]:
-        """Return the entries of the pods that may need a person's attention."""
+        """Return the entries of the pods that may need a user's attention."""
         return tuple([e for e in self.entries if e.is_conspicuous])
 
     def requested_entries(self) -> tuple[PodEntry, ...]:
@@ -417,8 +417,8 @@ class NodeState(Struct, frozen=True):
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Return the state with this entry in place of the pod's present entry. The search begins with the newest pods, because their
-        entries change most.
+        """Return the state with this entry instead of the pod's present entry. The search begins with the newest pods, because their
+        entries change most often.
         """
         for place in range(len(self.entries) - 1, -1, -1):
             if self.entries[place].pod.uid == entry.pod.uid:
@@ -427,9 +427,9 @@ class NodeState(Struct, frozen=True):
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
-    """Apply only the endings of a decision: pods that begin to end, and kill times of containers that are being stopped.
+    """Apply only the endings in a decision, namely which pods begin to end, and when stopping containers are killed.
 
-    These endings may be carried out without being saved, because a restarted agent would make the same decisions again.
+    Endings may be carried out before they are saved, because a restarted agent would decide the same.
     """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)
@@ -446,14 +446,14 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Tell whether the agent's next start would come from the state `before` to the state `after` again, if power is lost while only
-    `before` is on disk.
+    """Tell whether a change of the state need not be saved at once. If power is lost while only `before` is on disk, the agent's next start
+    must arrive at `after` again.
 
     That is the case if the states differ only in these ways:
 
-    * Pods are being ended or are gone, for a reason that still exists after the loss. (A request of `nodeagent release` would be lost.) The
-      loss of power also ends the pods' processes.
-    * Starts are confirmed, but only of containers that may start again after the loss.
+    * Pods are being ended or are gone, for a reason that still exists after the power loss. (A request of `nodeagent release` would be
+      lost.) The power loss also ends the pods' processes. * Starts are confirmed, but only those of containers that may start again
+      after the power loss.
     """
     known = {entry.pod.uid: entry for entry in before.entries}
     for entry in after.entries:
@@ -473,7 +473,7 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
 
 
 def _has_only_starts(before: PodEntry, after: PodEntry) -> bool:
-    """Whether the pod always restarts its containers, and the only changes are confirmed starts."""
+    """Whether the pod always restarts its containers, and confirmed starts are its only changes."""
     statuses = tuple(
         replace(old, started_at_ms=new.started_at_ms) if old.started_at_ms is None else old
         for old, new in zip(before.containers, after.containers, strict=False)
@@ -482,7 +482,7 @@ def _has_only_starts(before: PodEntry, after: PodEntry) -> bool:
 
 
 def shift_times(state: NodeState, by_ms: int) -> NodeState:
-    """Shift all times of the state after the wall clock was set, so that waits become neither shorter nor longer.
+    """Shift all times in the state after the wall clock was set, so that the lengths of waits stay the same.
 
     The decision time of a pod stays the same, because its run IDs contain this time.
     """
@@ -490,7 +490,7 @@ def shift_times(state: NodeState, by_ms: int) -> NodeState:
 
 
 def latest_ms(state: NodeState) -> int:
-    """Return the latest past time in the state. The current time can't be earlier, whatever the wall clock shows."""
+    """Return the latest past time in the state, in milliseconds. The current time can't be earlier, whatever the wall clock shows."""
     return max((moment for entry in state.entries for moment in _list_past_times(entry)), default=0)
 
 
@@ -537,10 +537,10 @@ def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
 
 
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
-    """Return the ID of the container's current attempt. The launcher starts each ID only once.
+    """Return the run ID of the container's current attempt. The launcher accepts each run ID only once.
 
-    A later pod may have the same UID, and its attempts are counted from 1 again. The ID therefore contains the time of the decision. The
-    launcher accepts IDs of up to 120 characters. A UID (or the hash of a longer UID) takes 36 of them, a container's name 63, and the time
+    The ID contains the time of the decision, because a later pod with the same UID counts its attempts from 1 again. The launcher
+    accepts IDs of up to 120 characters. Of these, the UID (or a hash of a longer UID) takes 36, the container's name 63, and the time
     11.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"

@@ -1,4 +1,5 @@
-"""The machine as a value: CPUs in cores, uncore caches, NUMA nodes and sockets, and the memory, huge pages and distances of each node.
+"""The machine as a value. CPUs are grouped by core, uncore cache, NUMA node and socket. Each NUMA node has its memory, huge pages and
+distances.
 
 All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and doesn't
 depend on a policy.
@@ -18,11 +19,11 @@ CORE_CLASSES = ("performance", "efficiency")
 
 
 class Cpu(Struct, frozen=True):
-    """One online logical CPU."""
+    """An online logical CPU."""
 
     id: int
     core: int
-    """Lowest CPU number of the core within the CPU's NUMA node. The kernel's core_id isn't used, because it repeats across sockets."""
+    """Lowest CPU number among the core's CPUs on the same NUMA node. The kernel's core_id isn't used, because it repeats across sockets."""
     socket: int
     """ID of the socket (physical_package_id)."""
     numa: int
@@ -32,20 +33,22 @@ class Cpu(Struct, frozen=True):
     """
     die: int | None = None
     core_class: str | None = None
-    """Core class on hybrid machines, one of CORE_CLASSES. None means that all cores are alike."""
+    """Core class on hybrid machines, one of CORE_CLASSES. None means that the machine has only one kind of core."""
     capacity: int | None = None
-    """The kernel's cpu_capacity, 1024 for the fastest core. None if it isn't reported (mostly Arm reports it). Decisions don't use it."""
+    """cpu_capacity according to the kernel, 1024 for the fastest core. None means that the kernel doesn't report it (mostly Arm machines
+    do). Decisions don't use it.
+    """
     l3_bytes: int | None = None
-    """Size of the CPU's level-3 cache, if the machine reports it. Decisions don't use it."""
+    """Size of the CPU's level-3 cache. None means that the machine doesn't report it. Decisions don't use it."""
 
 
 class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. The value is 0 for a page size without pages."""
+    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. If a page size has no pages, its value is 0."""
     distances: tuple[int, ...] | None = None
-    """Distance to each node, in ascending order of node ids, as the kernel reports it. None if the kernel doesn't report distances."""
+    """Distances to all nodes as reported by the kernel, in ascending order of node IDs. None means that the kernel doesn't report them."""
 
 
 class Cache(Struct, frozen=True):
@@ -60,7 +63,7 @@ class Cache(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the usual name: L2, L1d, L1i."""
+        """Return the cache's usual name, such as L2, L1d or L1i."""
         return f"L{self.level}{'' if self.type == 'unified' else self.type[0]}"
 
 
@@ -68,31 +71,33 @@ Groups = Mapping[int, CpuSet]
 
 
 class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached properties are stored in __dict__
-    """Online CPUs and NUMA nodes, in ascending order. Build it with `Topology.of`."""
+    """Online CPUs and NUMA nodes, in ascending order. `Topology.of` builds a topology."""
 
     cpus: tuple[Cpu, ...]
     numa: tuple[NumaNode, ...]
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
-    """Groups of online CPUs that share a level-3 cache, ordered by lowest CPU. Empty if the machine doesn't report these caches."""
+    """Groups of online CPUs that share a level-3 cache, sorted by lowest CPU. There are none if the machine doesn't report these caches."""
     caches: tuple[Cache, ...] = ()
-    """Caches of other levels, highest level first, then by type and lowest CPU. Empty if the machine doesn't report these caches."""
-    socket_count: int = 0
-    """Number of sockets as counted by kubelet (distinct `physical id` lines of /proc/cpuinfo first)."""
-    reported_cpu_count: int = 0
-    """Number of CPUs as counted by kubelet. This number differs from the number of online CPUs only on machines without NUMA
-    directories.
+    """Caches of other levels, the highest level first, then by type and lowest CPU. There are none if the machine doesn't report these
+    caches.
     """
+    socket_count: int = 0
+    """Number of sockets as counted by kubelet, preferably from the distinct `physical id` lines of /proc/cpuinfo."""
+    reported_cpu_count: int = 0
+    """Number of CPUs as counted by kubelet. It differs from the number of online CPUs only on machines without NUMA directories."""
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see: CPUs without topology files, or in no NUMA node's directory. Such CPUs are never allocated."""
+    """Online CPUs that kubelet doesn't see, because they have no topology files or are in no NUMA node's directory. They are never
+    allocated.
+    """
     isolated: CpuSet = field(default_factory=CpuSet)
     """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
     """CPUs without a timer tick while they run a single task (kernel parameter nohz_full)."""
     memory_bytes: int = 0
-    """Memory of the whole machine according to /proc/meminfo, or else the sum over the nodes."""
+    """Memory of the whole machine in bytes according to /proc/meminfo. If it wasn't reported, this is the sum over the nodes."""
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`, or else the sums over the nodes."""
+    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`. If they weren't reported, these are the sums over the nodes."""
 
     @cached_property
     def online(self) -> CpuSet:
@@ -117,27 +122,29 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def uncores(self) -> Groups:
-        """Return the CPUs by uncore id. A CPU without an uncore cache counts under its socket's id, as in kubelet."""
+        """Return the CPUs by the ID of their uncore cache. As in kubelet, CPUs without an uncore cache are listed under their socket's
+        ID.
+        """
         return _group_cpus((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 
     @cached_property
     def core_classes(self) -> Mapping[str, CpuSet]:
-        """Return the CPUs by core class, the fastest class first. Empty if all cores are of one kind."""
+        """Return the CPUs by core class, the fastest class first. The result is empty if the machine has only one kind of core."""
         by_name = {name: CpuSet.from_ids(c.id for c in self.cpus if c.core_class == name) for name in CORE_CLASSES}
         return MappingProxyType({name: cpus for name, cpus in by_name.items() if cpus})
 
     def classes_of(self, cpus: CpuSet) -> tuple[str, ...]:
-        """Return the core classes of these CPUs. Empty if all cores are of one kind."""
+        """Return the core classes of these CPUs. The result is empty if the machine has only one kind of core."""
         return tuple(name for name, members in self.core_classes.items() if not members.isdisjoint(cpus))
 
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return, for each NUMA node, the whole cores that have a CPU on the node."""
+        """Return the whole cores of each NUMA node. A core belongs to each node on which it has a CPU."""
         return _list_members((c.numa, self.cores[c.core]) for c in self.cpus)
 
     @cached_property
     def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return, for each NUMA node, the whole uncore caches that have a CPU on the node."""
+        """Return the whole uncore caches of each NUMA node. A cache belongs to each node on which it has a CPU."""
         return _list_members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
 
     @cached_property
@@ -147,7 +154,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def memory_nodes(self) -> NumaSet:
-        """Return the NUMA nodes that have memory. A machine that exists only as a description may have no such node."""
+        """Return the NUMA nodes that have memory. There may be none if the machine is only described, for example for a test."""
         return NumaSet.from_ids(n.id for n in self.numa if n.memory_bytes > 0)
 
     @classmethod
@@ -167,7 +174,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Build a topology. All parts are sorted, and counts that weren't measured are derived."""
+        """Build a topology. All parts are sorted, and counts that weren't measured are computed."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))

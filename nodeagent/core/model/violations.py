@@ -1,4 +1,4 @@
-"""Three kinds of findings: violated invariants of promises and of the node's state, promises that the present machine can't keep, and
+"""Three kinds of findings: violated invariants (of promises and of the node's state), promises that the present machine can't keep, and
 values of the node that differ from the saved values.
 """
 
@@ -11,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 
 
 class Invariant(enum.StrEnum):
-    """Invariants of promises and of the state that are checked. Their names are stable."""
+    """Checked invariants of promises and of the state. Their names are stable."""
 
     HOLDER_IS_ACTIVE = "HolderIsActive"
     HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
@@ -30,15 +30,15 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """Violation of an invariant. Which fields are set depends on the invariant."""
+    """Violation of an invariant. The invariant determines which fields are set."""
 
     invariant: Invariant | str
     """One of the invariants above, or the name of a resource's own invariant."""
     pod: str = ""
-    """UID of the pod. For ONE_ENTRY_PER_NAME, the pod's full name."""
+    """UID of the pod. For the invariant ONE_ENTRY_PER_NAME, it is the pod's full name."""
     container: str = ""
     beside: str = ""
-    """Other container with the same CPUs or device, or the claim."""
+    """Other container that has the same CPUs or device, or the claim of the device."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """All CPUs that the shared pool or the pod should have."""
@@ -51,7 +51,7 @@ class Violation(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the text that users read."""
+        """Return the text for users."""
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
@@ -162,11 +162,11 @@ class Shortfall(Protocol):
 
     @property
     def holder(self) -> tuple[str, str | None] | None:
-        """Return the UID of the pod and the name of the container. None means that the shortfall doesn't concern a single container."""
+        """Return the UID of the pod and the name of the container. None means that the shortfall doesn't belong to a single container."""
 
     @property
     def text(self) -> str:
-        """Return the text that users read after the holder."""
+        """Return the text for users that follows the holder's name."""
 
 
 class MachineChange(Struct, frozen=True):

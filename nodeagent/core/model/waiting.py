@@ -1,4 +1,4 @@
-"""Unmet requests of pods. Each has the reason for the refusal, and the events after which the request is tried again."""
+"""Unmet requests of pods. Each has the reason for its refusal, and the events after which it is tried again."""
 
 import enum
 
@@ -20,13 +20,13 @@ class RequestKind(enum.StrEnum):
     """Kind of an unmet request."""
 
     POD = "pod"
-    """Request: everything in the pod's manifest."""
+    """Request: all resources in the pod's manifest."""
     CHANGE = "change"
-    """Request: the pod of a changed manifest. The present pod keeps running unchanged."""
+    """Request: the changed manifest of a pod. The pod keeps running unchanged."""
     RESUME = "resume"
-    """Request: the CPUs, memory and devices that an idle pod needs again because a unit is active."""
+    """Request: the CPUs, memory and devices of an idle pod, which the pod needs again because a unit is active."""
     CONTAINER = "container"
-    """Request: a container of a container runtime."""
+    """Request: the resources of a container of a container runtime."""
 
 
 class Retry(enum.StrEnum):
@@ -61,12 +61,12 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the request waits for the answer of a device plugin. The decision on the request follows after the answer."""
+        """Whether the request waits for the answer of a device plugin. The request is decided after the answer."""
         return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property
     def is_for_room(self) -> bool:
-        """Whether the request could be met with resources that other pods hold now."""
+        """Whether the request could be granted if other pods released their resources."""
         return is_for_room(self.reason)
 
     def retries(
@@ -77,7 +77,7 @@ class Waiting(Struct, frozen=True):
         Args:
             asked: kind of the request.
             requests_devices: whether the pod requests devices by count.
-            for_room: whether the node tries pods again that were refused for lack of resources (`retryRefused`).
+            for_room: whether pods that were refused for lack of resources are tried again (`retryRefused`).
         """
         if self.reason in _ALWAYS:
             return (_ALWAYS[self.reason],)
@@ -103,12 +103,12 @@ class Waiting(Struct, frozen=True):
 
 
 def is_for_room(reason: str) -> bool:
-    """Whether a request refused for this reason could be met with resources that other pods hold now."""
+    """Whether a request that was refused for this reason could be granted if other pods released their resources."""
     return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
 _ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
-"""Event for each reason with only one event, whatever the request."""
+"""Event after which a request is tried again, for each reason that has the same single event for all kinds of requests."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {
@@ -120,4 +120,4 @@ _FOR_ROOM = frozenset(
     }
 )
 _OUT_OF = "OutOf"
-"""Prefix of kubelet's reasons if the node lacks some resource: `OutOfcpu`, `OutOfmemory`, `OutOfpods`."""
+"""Prefix of kubelet's reasons for lack of a resource: `OutOfcpu`, `OutOfmemory`, `OutOfpods`."""

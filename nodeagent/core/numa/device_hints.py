@@ -2,7 +2,7 @@
 hint.
 
 Single nodes are preferred. A device with an unknown node gives no hint. If the nodes of all suitable devices are unknown, any node is
-accepted. `near` doesn't allocate a device, so any number of pods may be near the same device.
+accepted. As `near` doesn't allocate a device, any number of pods may be near the same device.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Hint families: hints on machines with many NUMA nodes, which are described instead of listed, and merged in this form."""
+"""Hint families. On machines with many NUMA nodes, hints are described by conditions instead of listed, and are merged in this form."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,26 +10,24 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Largest number of NUMA nodes for which hints are listed. So many nodes have at most 31 sets. Merging lists of 31 sets takes no longer
-than a search.
+"""Largest number of NUMA nodes for which hints are listed. Five nodes have 31 non-empty sets, and merging lists of this length takes no
+longer than a search.
 """
 
 MAX_STEPS = 20_000
-"""Maximum number of steps of one merge, or of one choice of nodes. So many steps take some hundredths of a second."""
+"""Maximum number of steps of one merge, or of one choice of nodes. This many steps take some hundredths of a second."""
 
 
 class HintFamily(Struct, frozen=True):
     listed: tuple[tuple[NumaMask, bool], ...]
-    """Listed hints, as pairs (mask, preferred)."""
+    """Individually listed hints, as pairs (mask, preferred)."""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes with which a set of the cover (node_search.py) is preferred."""
+    """Number of nodes that a preferred set has. The sets are those of the cover (node_search.py)."""
     sockets: tuple[NumaMask, ...] = ()
-    """Nodes of each socket. Empty if `preferred_sockets` is None."""
+    """Nodes of each socket. There are none if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
-    """Number of sockets with which a set of the cover is preferred, as an alternative to `preferred_count`. None means that sockets don't
-    count.
-    """
+    """Number of sockets that a preferred set has, as an alternative to `preferred_count`. None means that sockets don't matter."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -44,7 +42,7 @@ class HintFamily(Struct, frozen=True):
         )
 
     def list_hints(self, nodes: tuple[int, ...]) -> HintList:
-        """List all hints on a machine with few NUMA nodes."""
+        """Return a list of all hints, on a machine with few NUMA nodes."""
         listed = dict(sorted(self.listed))
         if self.cover is not None:
             sums = [self.cover.sum_up(nodes, number) for number in range(len(self.cover.needs))]
@@ -56,7 +54,7 @@ class HintFamily(Struct, frozen=True):
         return tuple(listed.items())
 
     def single_nodes(self) -> HintList:
-        """List the preferred hints that have a single node."""
+        """Return the preferred hints that consist of a single node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
             nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
@@ -64,7 +62,7 @@ class HintFamily(Struct, frozen=True):
         return tuple((mask, True) for mask in sorted(masks))
 
     def fewest_nodes(self, steps: Steps) -> int:
-        """Return the number of nodes of the hint with the fewest nodes."""
+        """Return the number of nodes in the smallest hint."""
         found = None if self.cover is None else narrowest(self.cover, steps)
         masks = [mask for mask, _ in self.listed] + ([] if found is None else [found])
         return min((mask.bit_count() for mask in masks), default=0)
@@ -80,15 +78,15 @@ def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Tell whether the set is a preferred hint, or the hints accept any set."""
+    """Tell whether the set is a preferred hint, or whether the hints accept any set."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
-    """Merge one hint from each list or family into the best hint, under policy best-effort or restricted.
+    """Merge one hint from each list or family into the best possible hint, under policy best-effort or restricted.
 
-    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed. Policy restricted then refuses the pod,
-    and best-effort uses another hint. A hint that isn't preferred may then have higher node IDs than necessary (node_search.py).
+    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed, so policy restricted refuses the
+    pod, and best-effort uses another hint. This other hint may have higher node IDs than necessary (node_search.py).
     """
     preferred = _find_best_preferred(rules, lists, steps)
     if preferred is not None:
@@ -146,8 +144,8 @@ def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily],
 
 
 def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Return the best mask in the order of `hints.merge`. Masks of the size to which every list can be narrowed come first, then smaller
-    masks, then larger masks.
+    """Return the best non-preferred mask, in the order of `hints.merge`. Masks of the wanted size (`wanted_count`) come first, then
+    smaller masks, then larger masks.
     """
     fewest = {
         each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))
@@ -174,7 +172,7 @@ def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: S
 
 
 def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Return all combinations of one choice from each list or family, where a choice is a listed mask or the family's cover.
+    """Return all combinations of one choice from each list or family. A choice is a listed mask or a family's cover.
 
     Each combination has the intersection of the listed masks, and the chosen covers. The intersection contains only nodes that are in all
     chosen covers.

@@ -1,8 +1,8 @@
 """Hints on machines with up to 12 NUMA nodes, as tables with an entry for each set of nodes.
 
-A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any number
-of lists can be expressed as such sums. Such sums take milliseconds. Combining each hint with each other hint would take minutes. In this
-module, a set of nodes is an index, where bit i means the i-th node of the machine.
+A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any
+number of lists can be expressed as such sums, which take milliseconds. Combining each hint with each other hint would take minutes. In
+this module, a set of nodes is an index, where bit i means the i-th node of the machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,8 +16,8 @@ MAX_TABLED_NODES = 12
 
 @lru_cache(maxsize=32)
 def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
-    """Return the index and the mask of each non-empty set of nodes. Sets are ordered by size, and in lexicographic order within a size, as
-    in kubelet.
+    """Return the index and the mask of each non-empty set of nodes, as in kubelet. Sets are sorted by size, and lexicographically within
+    a size.
     """
     indices = sorted(
         range(1, 1 << len(nodes)),
@@ -29,12 +29,12 @@ def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
 
 
 def index_of(mask: int, nodes: Sequence[int]) -> int:
-    """Return the table index of a mask. Nodes that the machine lacks are left out."""
+    """Return the table index of a mask. Nodes that the machine doesn't have are ignored."""
     return sum(1 << i for i, node in enumerate(nodes) if mask >> node & 1)
 
 
 def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
-    """Count, for each set of nodes, the masks that have a node in common with the set."""
+    """For each set of nodes, count the masks that have a node in common with the set."""
     size = 1 << len(nodes)
     away = [0] * size
     total = 0
@@ -51,7 +51,7 @@ def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
 
 
 def find_intersections(lists: Iterable[Iterable[NumaMask]], nodes: Sequence[int]) -> set[NumaMask]:
-    """Return all non-empty intersections of one mask from each list, with the nodes of the machine."""
+    """Return all non-empty intersections that can be formed from one mask of each list and the machine's nodes."""
     size = 1 << len(nodes)
     is_dense = tuple(nodes) == tuple(range(len(nodes)))
     products = [1] * size

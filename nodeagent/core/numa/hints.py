@@ -1,4 +1,4 @@
-"""NUMA hints, and their merge into one hint by kubelet's rules, without trying all combinations.
+"""NUMA hints, and their merge into one hint. The result follows kubelet's rules, but not all combinations are tried.
 
 A hint consists of a set of NUMA nodes, and whether the set is preferred.
 """
@@ -17,15 +17,15 @@ can't be met.
 """
 
 _FEW_HINTS = 32
-"""Largest number of hints in a list for which all combinations are tried. With more hints, a table is faster."""
+"""Largest number of hints in a list for which all combinations are tried. For longer lists, a table is faster."""
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Function that compares two nodes, and returns the node that the managers prefer. None means that they prefer neither."""
+"""Function that compares two nodes, and returns the node that the managers prefer. None means that they prefer neither node."""
 
 SetRank = Callable[[NumaMask], int]
-"""Function that ranks a set of nodes, lowest first, among sets with equally many nodes and the same distances."""
+"""Function that ranks a set of nodes, the best set lowest. It decides among sets with equally many nodes and equal distances."""
 
 
 Fitness = tuple[int, int, int, int]
@@ -47,7 +47,7 @@ class Merged(Struct, frozen=True):
 
 
 def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
-    """Return all non-empty sets of these nodes by size, in lexicographic order within a size."""
+    """Return all non-empty sets of these nodes, sorted by size, and lexicographically within a size."""
     bits = [1 << node for node in nodes]
     return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
@@ -61,8 +61,8 @@ def merge(
     Args:
         rules: the rules of the policy.
         lists: one list per resource. A missing list counts as `DONT_CARE`, and an empty list as `UNSATISFIABLE`.
-        compare: returns which of two single nodes the managers prefer to use. The function is only called under policy single-numa-node.
-        rank_set: ranks sets of nodes that are equally good otherwise. None leaves the choice to the node numbers.
+        compare: function that returns which of two single nodes the managers prefer. It is called only under policy single-numa-node.
+        rank_set: function that ranks otherwise equally good sets of nodes. None means that the set with the lower node IDs is chosen.
     """
     if rules.single_node:
         lists = [tuple(h for h in hints if h[1] and (h[0] is None or h[0].bit_count() == 1)) for hints in lists]
@@ -111,8 +111,8 @@ def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[Num
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the wanted number of nodes. This is the largest of the lists' smallest hint sizes, so every list can be narrowed to this
-    number.
+    """Return the number of nodes that the merged hint should have. It is the largest of the lists' smallest hint sizes, so every list
+    has a hint that fits.
     """
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
@@ -121,7 +121,7 @@ def wanted_count(lists: Iterable[HintList]) -> int:
 def non_preferred_rank(
     rules: MergeRules, wanted: int, rank_set: SetRank | None = None
 ) -> Callable[[NumaMask], tuple[int, int, Fitness]]:
-    """Return a rank of masks: masks of the wanted size first, then smaller masks (the largest first), then larger masks."""
+    """Return a function that ranks masks. Masks of the wanted size are best, then smaller masks (the largest first), then larger masks."""
     fit = fitness(rules, rank_set)
 
     def rank(mask: NumaMask) -> tuple[int, int, Fitness]:
@@ -134,8 +134,8 @@ def non_preferred_rank(
 
 
 def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[NumaMask], Fitness]:
-    """Return a rank of masks, lowest first: by the number of nodes, then by distance if distances count, then by `rank_set`, then by node
-    IDs.
+    """Return a function that ranks masks, the best mask lowest. Masks are compared by the number of nodes, by distance if distances
+    matter, by `rank_set`, and by node IDs.
     """
     distances = None if rules.single_node else rules.distances
 
@@ -151,8 +151,8 @@ def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[Num
 
 
 def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
-    """Choose one of several single nodes, by comparing them one after the other in ascending order. Preferences between two nodes need not
-    be transitive, so the order matters.
+    """Choose one of several single nodes. They are compared one after the other in ascending order. This order matters, because
+    preferences between two nodes need not be transitive.
     """
     best: NumaMask | None = None
     for mask in sorted(masks, key=lambda mask: (mask.bit_count(), mask)):

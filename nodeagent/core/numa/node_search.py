@@ -2,8 +2,9 @@
 
 The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* takes one set from each of
 several covers, and asks which sets of nodes can be the intersection. The search decides on each node from the highest ID down. It first
-tries to leave the node out, so that results are found in ascending order of their masks. Three techniques keep the search short: bounds on
-the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lower one is kept), and remembered dead ends.
+tries to leave the node out, so that results are found in ascending order of their masks. Three techniques keep the search short: bounds
+on the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lowest is kept first), and remembered
+dead ends.
 """
 
 from bisect import bisect_right
@@ -21,17 +22,17 @@ Distances = Mapping[int, Mapping[int, int]]
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""State of a search: the result of the decisions so far. The type depends on the problem."""
+"""State of a search, which summarizes the decisions so far. Its type depends on the problem."""
 
 
 MORE_STEPS = 500
-"""Maximum number of further steps that look for a set with lower nodes after the first set was found. The steps take some milliseconds. Few
-searches need more than one step.
+"""Maximum number of additional steps that look for a set with lower nodes, after a first set was found. The steps take some
+milliseconds. Few searches need more than one step.
 """
 
 
 class Steps(Struct):
-    """Counter of examined partial sets of nodes, with a limit for one merge."""
+    """Counter of the partial sets of nodes that were examined, with a limit per merge."""
 
     limit: int
     taken: int = 0
@@ -42,13 +43,13 @@ class Steps(Struct):
 
 
 class Cover(Struct, frozen=True):
-    """All sets of nodes within `universe` that contain `forced`, have at least `least` nodes, and have enough of every resource."""
+    """All sets of nodes that lie within `universe`, contain `forced`, have at least `least` nodes, and have enough of every resource."""
 
     universe: NumaMask
     needs: tuple[int, ...]
     """Required amount of each resource."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
-    """Amounts of every node of the universe as pairs (node, its amounts), in ascending order."""
+    """Amounts of every node of the universe, as pairs (node, its amounts), in ascending order of nodes."""
     forced: NumaMask = NumaMask(0)
     least: int = 1
 
@@ -60,7 +61,7 @@ class Cover(Struct, frozen=True):
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Tell whether these nodes together have enough of every resource."""
+        """Tell whether these nodes together have enough of every resource. Other conditions of the cover aren't checked."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -68,11 +69,11 @@ class Cover(Struct, frozen=True):
         return self.has_right_nodes(mask) and self.has(mask)
 
     def has_right_nodes(self, mask: NumaMask) -> bool:
-        """Tell whether the set is within the universe, contains the forced nodes and has enough nodes. Amounts don't count here."""
+        """Tell whether the set lies within the universe, contains the forced nodes and has enough nodes. Amounts aren't checked."""
         return not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least
 
     def sum_up(self, nodes: Sequence[int], number: int) -> list[int]:
-        """Return the sum of one amount for each set of these nodes. The position in the list is the set's index (hint_table.py)."""
+        """Sum up one amount for each set of these nodes. The position in the result is the set's index (hint_table.py)."""
         amounts = dict(self.amounts)
         sums = [0]
         for node in nodes:
@@ -81,12 +82,12 @@ class Cover(Struct, frozen=True):
         return sums
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Return the cover limited to a smaller universe, and with more forced nodes."""
+        """Return the cover limited to a smaller universe, with additional forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on the number of nodes in a set of the cover. At least as many nodes are needed for each single resource."""
+        """Return a lower bound on the number of nodes in a set of the cover. It is the number that the scarcest resource alone needs."""
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -95,7 +96,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the cover with the sets that belong to all these covers."""
+    """Return the cover of the sets that belong to all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -123,13 +124,13 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the best set of exactly `count` nodes in the cover. If distances are given, closer nodes are better. Otherwise, and among
-    equally close nodes, lower masks are better.
+    """Find the best set of exactly `count` nodes in the cover. If distances are given, a set of closer nodes is better. Otherwise, and
+    among equally close sets, a lower mask is better.
 
     Args:
         cover: the cover that contains the set.
         count: the number of nodes.
-        steps: counts the work.
+        steps: counter of the examined partial sets.
         distances: the distances, if closer nodes are better.
         sockets: the nodes of each socket, if `is_allowed` depends on sockets.
         is_allowed: a further condition on the set.
@@ -147,7 +148,7 @@ def fittest_cover(
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set with the fewest nodes. Among sets with equally many nodes, the lowest mask is chosen."""
+    """Find the set with the fewest nodes. Among equally small sets, the lowest mask is chosen."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:
@@ -177,10 +178,10 @@ def _find_fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Find the best choice of `count` more nodes.
+    """Find the best choice of `count` nodes in addition to the forced nodes.
 
-    Choices are examined in ascending order of their masks, as far as necessary. If several covers still have a sufficient set without the
-    same node, choices may be out of order. After the first set, the search therefore continues for some steps to find a lower set.
+    Choices are mostly examined in ascending order of their masks. The order may be wrong where several covers have sufficient sets
+    without the same node. After the first set was found, the search therefore continues for some steps to find a lower set.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -225,7 +226,7 @@ def _find_fittest(
 
 
 def _classify_nodes(problem: "_CoverProblem | _RemainderProblem", distances: Distances | None) -> dict[int, int]:
-    """Return a bitmask for the kind of each node. Two nodes of the same kind can replace each other in every set."""
+    """Return a bitmask for each node that represents the node's kind. Two nodes of the same kind can replace each other in every set."""
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
@@ -253,8 +254,8 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
 
 
 def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Return a lower bound on the sum of distances between all ordered pairs of kept nodes, if `left` of the undecided nodes are kept,
-    too.
+    """Return a lower bound on the sum of distances between all ordered pairs of kept nodes. It assumes that `left` of the undecided
+    nodes will be kept, too.
     """
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
@@ -298,8 +299,8 @@ class _CoverProblem:
 
 
 class _RemainderProblem:
-    """Search problem of a remainder. For each node that is left out, one cover has a set without it. A state of the search consists of the
-    nodes and amounts that can still be left out from each cover.
+    """Search problem of a remainder. A node can be left out only if some cover has a set without it. A state of the search has the nodes
+    and amounts that can still be left out of each cover.
     """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:

@@ -1,4 +1,6 @@
-"""Configuration of the topology manager (policy, scope and options), and the decision whether a merged hint admits a pod."""
+"""Configuration of the topology manager (policy, scope and options), and the decision whether a pod with a certain merged hint is
+admitted.
+"""
 
 import enum
 from collections.abc import Sequence
@@ -60,26 +62,28 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Whether the more allocated one of two single nodes is chosen."""
+    """Whether, of two single nodes, the node with the larger allocated share is chosen."""
     strategy: Strategy | None = None
-    """Rule for choosing among equally good sets of nodes by score. None means that the set with the lower node IDs is chosen."""
+    """Rule for choosing among otherwise equally good sets of nodes by their scores. None means that the set with the lower node IDs is
+    chosen.
+    """
     score_weights: tuple[tuple[str, int], ...] = ()
-    """Weights of scores, by the name of a list of hints. Lists that aren't named have the weight 1."""
+    """Weights of scores, by the name of the resource's list of hints. All other lists have the weight 1."""
     prefer_cpus_node: bool = False
-    """Whether CPUs take precedence if devices and other resources have no preferred set in common."""
+    """Whether the preference of CPUs takes precedence if devices and other resources have no preferred set in common with them."""
     same_nodes: bool = False
-    """Whether a set of nodes for both CPUs and memory may replace the merged result (sameNumaNodes)."""
+    """Whether a set of nodes for both CPUs and memory may replace the result of the merge (sameNumaNodes)."""
     spread_pages: bool = False
-    """Whether the memory of a container with huge pages is spread over NUMA nodes as its CPUs are (spreadHugePages)."""
+    """Whether the memory of a container with huge pages is spread over NUMA nodes in the same way as its CPUs (spreadHugePages)."""
 
     @property
     def is_strict(self) -> bool:
-        """Tell whether containers must stay on the NUMA nodes of their hint."""
+        """Tell whether containers must stay on the NUMA nodes of their hints."""
         return self.policy in {TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE}
 
     @property
     def stays(self) -> str:
-        """Return the last part of a message: the reason why a container can't leave its NUMA nodes."""
+        """Return the reason why a container can't leave its NUMA nodes. The text is the last part of a message."""
         return (
             f": a running pod can't leave its NUMA nodes (topologyManagerPolicy {self.policy.value}); "
             "to let the topology manager choose again, end the pod and start it again"
@@ -90,9 +94,9 @@ class TopologyManager(Struct, frozen=True):
 
         Args:
             hints: one list or family per resource.
-            compare: returns which of two single nodes the managers prefer to use.
-            rank_set: ranks equally good sets by the allocation strategy. On machines with too many nodes for lists of all sets, it decides
-                between single nodes only.
+            compare: function that returns which of two single nodes the managers prefer.
+            rank_set: function that ranks equally good sets by the allocation strategy. On machines with too many nodes for lists of all
+                sets, it only decides between single nodes.
         """
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):
@@ -115,16 +119,16 @@ class TopologyManager(Struct, frozen=True):
     def despite_devices(
         self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints], rank_set: SetRank | None = None
     ) -> Merged | None:
-        """Return a replacement for a merged hint that isn't preferred (`preferCPUsNumaNode`). None means that there is no replacement.
+        """Return the hint that replaces a non-preferred merged hint (`preferCPUsNumaNode`). None means that there is no replacement.
 
-        The replacement is a single node that the CPUs prefer and that the other resources prefer or accept. If there are several such
-        nodes, the node that most devices prefer wins. Among these nodes, the order of the merge decides.
+        The replacement is a single node that the CPUs prefer, and that the resources other than devices prefer or accept. If there are
+        several such nodes, the node that most devices prefer wins. Among these nodes, the order of the merge decides.
 
         Args:
             devices: the hints of each device.
             cpus: the CPU manager's hints.
             rest: all other hints.
-            rank_set: ranks equally good nodes by the allocation strategy.
+            rank_set: function that ranks equally good nodes by the allocation strategy.
         """
         if not self.prefer_cpus_node:
             return None
@@ -153,7 +157,7 @@ class _Options(Struct, frozen=True):
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
-    """Build the topology manager from the configuration. If the configuration is invalid, return the errors in kubelet's words instead."""
+    """Build the topology manager from the configuration. If the configuration is invalid, return the errors in kubelet's words."""
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Under policy none, scope and options are ignored.
@@ -214,7 +218,7 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
 
 
 def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
-    """Check the names of policy and scope. Under policy `none` the scope is ignored."""
+    """Check the names of the policy and the scope. Under policy `none`, the scope is ignored."""
     policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
     refused = []
     if policy not in tuple(TopologyPolicy):
@@ -225,7 +229,7 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Check the configured options as far as possible without a machine. Under policy `none` the options are ignored.
+    """Check the configured options, as far as possible without a machine. Under policy `none`, the options are ignored.
 
     Returns:
         The valid options, and the errors of the invalid options in kubelet's order.
@@ -291,7 +295,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
-    """Return the options that are on but can't change any decision, each with the requirement that is missing (KEP-6007)."""
+    """Return the enabled options that can't change any decision, each with the missing requirement (KEP-6007)."""
     configured = dict(placement.topology_manager_policy_options)
     policy = placement.topology_manager_policy
     is_static = placement.cpu_manager_policy == "static" or placement.memory_manager_policy == "Static"

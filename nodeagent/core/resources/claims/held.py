@@ -1,4 +1,4 @@
-"""Allocations of claims, without devices that the pod's containers have released."""
+"""Allocations of claims, without the devices that the pod's containers have released."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
 def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of the pod's claims, without devices that ended containers have released."""
+    """Return the allocations of the pod's claims, without the devices that ended containers have released."""
     claims = held.of(ClaimHoldings).claims
     if not claims:
         return ()

@@ -13,7 +13,7 @@ class ClaimHoldings(Struct, frozen=True):
     """Allocations of the claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """Allocations in the order of the pod's claims. The claimed CPUs, memory and devices are also in the containers' holdings."""
+    """Allocations in the order of the pod's claims. The claimed CPUs, memory and devices are also part of the containers' holdings."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -35,7 +35,7 @@ def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of a pod's claims. The pod may also be an unrecovered one."""
+    """Return the allocations of the claims of a pod, which may also be an unrecovered pod."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 

@@ -14,9 +14,9 @@ from nodeagent.core.model.topology import Cpu, Topology
 
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
-"""Maximum length of an attribute's text (DeviceAttributeMaxValueLength)."""
+"""Maximum length of an attribute's text in characters (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""Name of the capacity of memory devices, in bytes."""
+"""Name of a memory device's capacity in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
@@ -24,22 +24,22 @@ _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"
 """Names of the core classes in dra-driver-cpu."""
 
 Value = int | str | bool | tuple[str, ...] | tuple[int, ...]
-"""Value of an attribute. A tuple is a list of values, and matches if any of them matches (KEP-5491)."""
+"""Value of an attribute. A tuple is a list of values, which matches if any of its values matches (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
     driver: str
     name: str
     attributes: tuple[tuple[str, Value], ...]
-    """Attributes by qualified name, in alphabetical order."""
+    """Attributes by qualified name, in alphabetical order of names."""
     capacity: tuple[tuple[str, int], ...] = ()
     """Capacities by qualified name."""
     cpu: int | None = None
-    """Number of the CPU. None for other devices."""
+    """Number of the CPU. None means that the device isn't a CPU."""
     memory: tuple[int, str] | None = None
-    """NUMA node and resource (`memory` or `hugepages-<size>`) of the memory. None for other devices."""
+    """NUMA node and resource (`memory` or `hugepages-<size>`) of the memory. None means that the device isn't memory."""
     address: str = ""
-    """Address of the PCI function. Empty for other devices."""
+    """Address of the PCI function. Empty means that the device isn't a PCI card."""
 
     def attribute(self, name: str) -> Value | None:
         return next((value for key, value in self.attributes if key == name), None)
@@ -73,8 +73,8 @@ def claimable(
 def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
     """Return a node, followed by the nearest other nodes in ascending order.
 
-    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. The result is the same as
-    that of Kubernetes' library for drivers (deviceattribute, ListAttribute).
+    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. Kubernetes' library
+    for drivers (deviceattribute, ListAttribute) gives the same result.
     """
     distances = next((one.distances for one in topology.numa if one.id == node), None)
     others = {one.id: far for one, far in zip(topology.numa, distances or (), strict=False) if one.id != node}
@@ -89,8 +89,8 @@ def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
 
 
 def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root: the CPUs of the NUMA nodes of the root's cards. For a card with an unknown node, use the kernel's
-    local CPUs.
+    """Return the CPUs near each PCI root. These are the CPUs on the NUMA nodes of the root's cards. For a card whose node is unknown,
+    the kernel's local CPUs are used.
     """
     found: dict[str, CpuSet] = {}
     for card, node in cards:

@@ -1,7 +1,8 @@
-"""Search for the devices that each request of a pod's claims may have: by selectors, counts, alternatives and attribute constraints.
+"""Search for the devices that each request of a pod's claims may get, by selectors, counts, alternatives and attribute constraints.
 
-All ways are tried in order: the alternatives of each request as written, then the values of each constraint, lowest first. Each way has
-enough devices for all requests at once (bipartite matching). The choice among these devices is made elsewhere (placing.py).
+A *way* is a combination of alternatives and attribute values. Ways are tried in order: the alternatives as written, then the values of
+each constraint, the lowest first. A way has enough devices for all requests at once (bipartite matching). Another module (placing.py)
+chooses among these devices.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,17 +18,17 @@ MOST_TRIED = 4096
 """Maximum number of combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Maximum number of selector evaluations for one pod. So many take about ten seconds. 32 requests of 8 alternatives with 32 selectors each
-exceed the limit.
+"""Maximum number of selector evaluations for one pod, which take about ten seconds. For example, 32 requests with 8 alternatives and 32
+selectors each exceed the limit.
 """
 MOST_LOOKS = 20_000_000
-"""Maximum number of examinations of a device, per pod, while devices are matched with requests. So many take about two seconds."""
+"""Maximum number of devices examined for one pod while devices are matched with requests. This many examinations take about two seconds."""
 _LOOKS_OF_VALUE = 8
-"""Cost of reading an attribute of a device, counted in examined devices."""
+"""Cost of reading an attribute of a device, in examined devices."""
 
 
 class Wish(Struct, frozen=True):
-    """A request that belongs to one of a pod's claims."""
+    """A request in one of a pod's claims."""
 
     claim: str
     """Name of the claim as `namespace/name`."""
@@ -38,7 +39,9 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """Devices permitted for a request in one way to meet the claims, that is, for one combination of alternatives and attribute values."""
+    """Devices permitted for a request in one way to satisfy the claims, that is, with one combination of alternatives and attribute
+    values.
+    """
 
     wish: Wish
     way: DeviceRequest
@@ -52,7 +55,7 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """The claims can't be met in any way. The text names the claims and the reason."""
+    """The claims can't be satisfied in any way. The text names the claims and the reason."""
 
 
 class Looks(Struct):
@@ -61,30 +64,30 @@ class Looks(Struct):
     left: int = MOST_LOOKS
 
     def take(self, count: int) -> None:
-        """Use up part of the budget. Raises NoWayError if too little is left."""
+        """Use up a part of the budget. Raises NoWayError if less than this part is left."""
         self.left -= count
         if self.left < 0:
             raise NoWayError("its claims can be met in too many ways to try all, and none of those tried fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Function that tells whether a device is free, or still has enough free capacity for a request."""
+"""Function that tells whether a device is free, or has enough free capacity for a request."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Yield the permitted devices of each request, for one way to meet the claims after the other.
+    """Yield the ways to satisfy the claims. A way has the permitted devices of each request.
 
     Args:
         wishes: the requests.
         devices: all devices of the node.
-        is_free: tells whether a device can be allocated.
+        is_free: function that tells whether a device can be allocated.
         looks: the remaining budget. None means the budget of a new pod.
 
     Raises:
         SelectorError: an expression has no result for a device.
-        NoWayError: there is no way, or there are too many ways to examine.
+        NoWayError: there is no way, or the budget is too small to examine all ways.
     """
     devices_by_way: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
     selector_count = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
@@ -129,7 +132,7 @@ def ways_to_meet(
 
 
 class _Constraint(Struct, frozen=True):
-    """Constraint on an attribute, whose values must all match or all differ, with the positions of the affected requests."""
+    """Constraint on an attribute whose values must all match or all differ. It has the positions of the requests to which it applies."""
 
     attribute: str
     places: tuple[int, ...]
@@ -137,7 +140,7 @@ class _Constraint(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""Permitted devices, by the position of the request: one set for the whole request, or one set for each of its devices."""
+"""Permitted devices by the position of the request. There is either one set for the whole request, or one set for each of its devices."""
 
 
 def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
@@ -172,7 +175,7 @@ def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: 
 
 
 def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield the devices with one value of the attribute, for each value that all affected requests have in common."""
+    """For each attribute value that all affected requests have in common, yield the devices with this value."""
     common_values = None
     for place in constraint.places:
         for each in groups[place]:
@@ -194,7 +197,7 @@ def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups 
 
 
 def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield the permitted devices for each assignment in which every needed device has a different value of the attribute."""
+    """Yield the permitted devices for each assignment that gives every needed device a different value of the attribute."""
     parts = [(place, each) for place in constraint.places for each in groups[place]]
     for chosen in _list_distinct_assignments(parts, constraint.attribute, frozenset()):
         if chosen is None:
@@ -209,7 +212,7 @@ def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterato
 def _list_distinct_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
-    """Yield every assignment of distinct attribute values. None marks a dead end, which also counts towards the limit."""
+    """Yield every assignment of distinct attribute values. None marks a dead end, which also counts against the limit."""
     if not parts:
         yield []
         return
@@ -252,7 +255,7 @@ def matching(
     """Match devices with all requests at once. Return, by device name, the position of the request that gets the device. None means that
     there are too few devices.
 
-    Requests can share memory, so memory is checked only when it is allocated.
+    Several requests can share a memory device. Memory is therefore checked only when it is allocated.
 
     Raises:
         NoWayError: the search exceeds the budget of examined devices.
@@ -262,13 +265,15 @@ def matching(
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     first_free = [0] * len(names)
-    """Position, by request, of the first candidate that may be free. A device with an owner never becomes free during this search."""
+    """For each request, the position of the first candidate that may be free. A device with an owner never becomes free during this
+    search.
+    """
 
     def give(place: int) -> bool:
-        """Find a device for a request. To make room, devices may move from other requests."""
+        """Find a device for a request. To make this possible, other requests may exchange their devices."""
         moved: dict[int, tuple[int, str]] = {}
-        """Planned moves, by the request that would give up a device. Each move has the request that would get the device, and the device's
-        name.
+        """Planned moves of devices, by the request that gives up a device. Each move has the request that gets the device, and the
+        device's name.
         """
         queue = [place]
         for request in queue:

@@ -1,8 +1,8 @@
-"""Ways to meet a pod's resource claims: devices for the containers that use the claims, chosen before the decision on the pod itself.
+"""Search for devices that satisfy a pod's resource claims. The devices for the containers that use the claims are chosen before the
+decision on the pod itself.
 
-The CPU manager and the memory manager choose among the CPUs and memory permitted by a claim. The decision on the pod is then made as if the
-pod already held the claimed devices, so that all other allocations are aligned with these devices. This module is loaded only for pods with
-claims.
+The CPU manager and the memory manager choose among the CPUs and memory that a claim permits. The pod is then decided as if it already
+held the claimed devices, so that all other allocations are aligned with them. This module is loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,22 +39,22 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.resource import Resource
 
 MOST_TRIED = 256
-"""Maximum number of allocations tried per pod. With each allocation that meets the claims, a decision on the whole pod is tried, until the
-pod is admitted.
+"""Maximum number of tried allocations per pod. For each allocation that satisfies the claims, the whole pod is decided, until an
+allocation admits the pod.
 """
 
 
 class Met(Struct, frozen=True):
-    """One way to meet the claims of a pod, with its devices allocated."""
+    """One way to satisfy the claims of a pod, with its devices allocated."""
 
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """Demand of the pod. The cards of the pod's claims are added to the devices to be near."""
+    """Demand of the pod. It asks to be near the cards of the pod's claims, in addition to its own requests."""
 
 
 class _MisfitError(Exception):
-    """One way to meet the claims has failed. The text gives the reason."""
+    """One way to satisfy the claims has failed. The text gives the reason."""
 
 
 def ways_to_place(
@@ -67,7 +67,7 @@ def ways_to_place(
     *,
     lists_nodes: bool = False,
 ) -> Iterator[Met | Refusal]:
-    """Yield the ways to meet a pod's claims, in order, or a refusal if there is no way.
+    """Yield the ways to satisfy a pod's claims, in order. If there is no way, yield a refusal.
 
     Args:
         resources: the node's resources, limited to the parts that this pod may use.
@@ -91,7 +91,7 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return the reason why a pod's claims can never be met, even on an empty machine. None means that they may be met."""
+    """Return the reason why a pod's claims can't be satisfied even on an empty machine. None means that they may be satisfiable."""
     if pod.resources is not None:
         return "claims and resources of the pod as a whole (spec.resources) can't be combined: give the resources of each container"
     for claim in pod.claims:
@@ -108,7 +108,7 @@ def unusable(pod: Pod) -> str | None:
 
 
 def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of the pod's claims that have no allocation yet."""
+    """Return the requests of the pod's claims that aren't allocated yet."""
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
@@ -122,17 +122,17 @@ def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Draft(Struct):
-    """Partial allocation during the trial of one way to meet the claims."""
+    """Partial allocation in a trial of one way to satisfy the claims."""
 
     default: CpuSet
-    """CPUs without an owner."""
+    """CPUs without an exclusive owner."""
     cpus: dict[str, CpuSet] = field(default_factory=dict)
-    """CPUs by container."""
+    """Chosen CPUs by container."""
     nodes: dict[str, NumaSet] = field(default_factory=dict)
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Bytes by container and resource."""
+    """Chosen amounts in bytes by container and resource."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """Devices by the position of their request."""
+    """Chosen devices by the position of their request."""
     taken: set[str] = field(default_factory=set)
 
 
@@ -242,8 +242,8 @@ class _Placing:
         return ("", device.address) not in self._taken_keys
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose devices for each request: CPUs first, then memory, then PCI cards. Within a kind, the request with the fewest candidates
-        is served first.
+        """Choose devices for each request. CPUs are chosen first, then memory, then PCI cards. Within a kind, the request with the fewest
+        candidates is first.
 
         Raises:
             _MisfitError: the `allowed` devices within `mask` can't serve all requests.
@@ -306,7 +306,7 @@ class _Placing:
         candidates: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Let the CPU manager choose by its policy and options, as for a container with this CPU request."""
+        """Let the CPU manager choose CPUs by its policy and options, as for a container with this CPU request."""
         manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
@@ -393,8 +393,8 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Check that the number of claimed CPUs equals the container's CPU request. The request determines the node's remaining capacity
-        and the CPU weight.
+        """Check that the number of claimed CPUs equals the container's CPU request, because the request determines the node's remaining
+        capacity and the CPU weight.
         """
         requested = self._get_demand(container).cpus
         if requested == len(cpus):
@@ -486,7 +486,7 @@ def _leave_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return the chosen devices if they leave enough devices for later requests. Otherwise return other devices that do so."""
+    """Return the chosen devices if they leave enough devices for later requests. Otherwise return other devices that leave enough."""
     if not later_requests or matching(later_requests, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *later_requests], taken, looks)

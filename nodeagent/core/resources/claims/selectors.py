@@ -1,4 +1,4 @@
-"""CEL selectors (cel.dev): expressions that select devices. Expressions can use the same properties of a device as in Kubernetes.
+"""CEL selectors (cel.dev), which are expressions that select devices. Expressions can use the same properties of a device as in Kubernetes.
 
 These are `device.driver`, `device.attributes` and `device.capacity`, with quantities. The library lacks `cel.bind` and optional fields
 (`.?`).
@@ -20,7 +20,7 @@ LONGEST = 10 * 1024
 """Maximum length of an expression in bytes (CELSelectorExpressionMaxLength)."""
 _MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-"""Pattern of an attribute domain in an expression. If a device has no attributes in the domain, the domain is treated as empty, not as
+"""Pattern of an attribute domain in an expression. If a device has no attributes in the domain, the domain counts as empty rather than
 missing.
 """
 _MAX_DEPTH = 64
@@ -40,8 +40,8 @@ def check(expression: str) -> None:
     """Check the syntax and variables of an expression, without evaluating it.
 
     Raises:
-        SelectorError: the expression is not valid CEL, or uses an unknown variable. Unknown functions fail only when the expression is
-            evaluated, and the pod is then refused.
+        SelectorError: the expression isn't valid CEL, or uses an unknown variable. An unknown function fails only at the evaluation,
+            which refuses the pod.
     """
     program, _ = _compile(expression)
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
@@ -51,7 +51,7 @@ def check(expression: str) -> None:
 
 
 def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
-    """Tell whether a device meets all expressions.
+    """Tell whether all expressions are true for a device.
 
     Raises:
         SelectorError: an expression has no boolean result, for example because the device lacks an attribute.
@@ -77,8 +77,8 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
 
 @contextmanager
 def _convert_errors(what: str) -> Iterator[None]:
-    """Turn any exception of the library into an error about the expression. The library may also panic, and pyo3's panics don't derive from
-    Exception.
+    """Convert any exception of the library into an error about the expression. The library may also panic, and panics of pyo3 don't
+    derive from Exception.
     """
     try:
         yield
@@ -167,4 +167,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isLessThan": lambda one, other: one < other,
     "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
 }
-"""Kubernetes' CEL functions for quantities (in bytes) and for attributes with several values."""
+"""Functions of Kubernetes' CEL for quantities (in bytes), and for attributes with several values."""

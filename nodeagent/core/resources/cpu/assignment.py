@@ -1,7 +1,7 @@
-"""Choice of CPUs from a set of free CPUs: kubelet's packed and spread orders, including uncore alignment.
+"""Choice of CPUs from a set of free CPUs, in kubelet's packed or spread order, including uncore alignment.
 
-The order in which groups of CPUs are visited makes up the policy. Groups with fewer free CPUs come first, so that groups with many free
-CPUs stay intact. The distribution across NUMA nodes (distribution.py) uses this module.
+The policy consists of the order in which groups of CPUs are visited. Groups with fewer free CPUs come first, so that groups with many
+free CPUs stay intact. The distribution across NUMA nodes (distribution.py) uses this module.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,24 +16,24 @@ from nodeagent.core.resources.cpu.points import CpuShortage, Question
 
 
 class Picking(Struct, frozen=True):
-    """The packed or spread order, as the Select step of the static policy."""
+    """The Select step of the static policy, with packed or spread order."""
 
     layout: CpuLayout
     spread: bool = False
-    """Option `distribute-cpus-across-cores`: take CPUs in numerical order instead of whole cores first."""
+    """Option `distribute-cpus-across-cores`: CPUs are taken in numerical order, instead of whole cores first."""
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether a core, cache or socket counts as whole if its number of free CPUs equals the average size of its kind
+    """Whether a core, cache or socket counts as whole if it has as many free CPUs as its kind has on average
     (Erratum.AVERAGE_GROUP_SIZES).
     """
     whole_cores: bool = False
     """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
     observer: PickObserver | None = None
-    """Observer of every group that is taken. The observer doesn't influence the choice."""
+    """Observer of each group that is taken. The observer doesn't influence the choice."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs, packed or spread."""
+        """Choose CPUs in packed or spread order."""
         picked = pick(self, question.free.bits, question.count)
         return picked if isinstance(picked, CpuShortage) else CpuSet(picked)
 
@@ -45,7 +45,7 @@ def shortage(requested: int, available: CpuMask) -> CpuShortage:
 
 
 def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Pick `count` of the available CPUs."""
+    """Choose `count` of the available CPUs."""
     if count < 1:
         return CpuMask(0)
     free = CpuMask(available & picking.layout.online)
@@ -66,7 +66,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """State of one pick: the free CPUs, and the number of CPUs still needed."""
+    """State of one choice: the free CPUs, and the number of CPUs that are still needed."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -86,7 +86,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that has at most as many CPUs as are still needed, and skip larger groups."""
+        """Take each group that isn't larger than the number of CPUs still needed. Skip larger groups."""
         for group in groups:
             if self.need < 1:
                 return
@@ -135,8 +135,8 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take all CPUs still needed from one cache, if the cache's lowest cores have exactly that many free CPUs. Only an odd last CPU
-        splits a core.
+        """Take all CPUs that are still needed from one cache, if its lowest cores have exactly this number of free CPUs. Only an odd
+        last CPU may split a core.
         """
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
@@ -188,8 +188,8 @@ class _Picker:
 
 
 def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
-    """Return the NUMA nodes with free CPUs, nodes with the fewest free CPUs first. If sockets are larger than nodes, return the nodes
-    socket by socket.
+    """Return the NUMA nodes with free CPUs, those with the fewest free CPUs first. If a socket is larger than a node, nodes are grouped
+    by socket.
     """
     if layout.numa_first:
         return _order_groups(layout.nodes, free)
@@ -215,9 +215,7 @@ def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield the inner groups of one outer group after the other, lazily. Inner groups without a free CPU in the outer group are left
-    out.
-    """
+    """Yield, lazily, the inner groups of each outer group in turn. Inner groups without a free CPU in the outer group are left out."""
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)

@@ -1,7 +1,7 @@
-"""Choice of CPUs spread evenly over the fewest sufficient NUMA nodes: the option distribute-cpus-across-numa.
+"""Choice of CPUs that are spread evenly over the smallest sufficient number of NUMA nodes (option distribute-cpus-across-numa).
 
-Each node of a combination provides the same share. The remainder is taken in groups of CPUs from some of these nodes. These nodes are
-chosen so that the numbers of free CPUs of all nodes become as equal as possible.
+Each node of a combination provides the same share. Some of these nodes also provide the remainder, in groups of CPUs. They are chosen so
+that all nodes are left with numbers of free CPUs that are as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,20 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Maximum number of combinations of nodes that are compared on a machine with more than 8 nodes, remainder sets included. Further
+"""Maximum number of combinations of nodes, remainders included, that are compared on a machine with more than 8 nodes. Further
 combinations are ignored.
 """
 
 
 class Distributing(Struct, frozen=True):
-    """The option distribute-cpus-across-numa, as the Select step of the static policy."""
+    """The Select step of the static policy with the option distribute-cpus-across-numa."""
 
     picking: Picking
-    """Order in which CPUs are packed within each node, without uncore alignment."""
+    """Packed order within each node, without uncore alignment."""
     group_size: int
-    """Number of CPUs that stay together. Under full-pcpus-only, this is kubelet's average core size, otherwise 1."""
+    """Number of CPUs that stay together. Under full-pcpus-only this is kubelet's average core size, otherwise it is 1."""
     overwritten: bool = False
-    """Whether later combinations overwrite a remembered combination, as in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    """Whether later combinations overwrite a remembered combination, as happens in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs. Under full-pcpus-only, only whole cores are taken."""
@@ -44,7 +44,7 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A combination to be remembered: the first `length` elements of an array. Later combinations may overwrite these elements."""
+    """A remembered combination: the first `length` elements of an array. Later combinations may overwrite these elements."""
 
     array: list[int]
     length: int
@@ -64,7 +64,7 @@ class _NodeChoice(Struct, frozen=True):
 
 
 def distribute(distributing: Distributing, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Pick `count` of the available CPUs, evenly over NUMA nodes."""
+    """Choose `count` of the available CPUs, spread evenly over NUMA nodes."""
     picking, size = distributing.picking, distributing.group_size
     if count % size:
         return pick(picking, available, count)
@@ -90,7 +90,7 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes that leaves the most equal numbers of free CPUs on all nodes. If several combinations are equal,
+    """Choose the combination of k nodes that leaves the most equal numbers of free CPUs on all nodes. Among equally good combinations,
     the first wins.
     """
     size = distributing.group_size
@@ -124,8 +124,8 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that provide the remainder. Also return the resulting inequality of the nodes' free CPUs, or infinity if no choice
-    has enough CPUs.
+    """Choose the nodes that provide the remainder. Also return the deviation of the nodes' numbers of free CPUs, or infinity if no
+    choice has enough CPUs.
     """
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
@@ -144,7 +144,9 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups of CPUs from one node after the other until the remainder is provided. Return the remaining free CPUs of each node."""
+    """Take groups of CPUs from one node after the other until the remainder is provided. Return the numbers of CPUs that stay free on
+    the nodes.
+    """
     free = list(after)
     while rest > 0:
         for x in nodes:
@@ -189,12 +191,13 @@ def _take_from_nodes(
 def _list_combinations(
     items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
 ) -> Iterator[_Combination]:
-    """List combinations in lexicographic order of positions. Combinations with the same free CPUs in the same order are listed once.
+    """Yield combinations in lexicographic order of positions. If several have the same numbers of free CPUs in the same order, only one is
+    yielded.
 
     Several calls may share one budget, which limits the number of combinations.
 
-    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place if there is capacity. Later combinations then
-    overwrite parts of a remembered combination. Without `overwritten`, each combination has an array of its own.
+    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place while there is capacity. Later
+    combinations therefore overwrite parts of a remembered combination. Without `overwritten`, each combination has an array of its own.
     """
     arrays = (
         _list_overwritten_combinations(items, length, [], 0, 0)

@@ -1,5 +1,5 @@
-"""CPUs in explanations: the chosen CPUs with the applied rules, the free CPUs of each NUMA node, and numbers of CPUs that are worth a trial
-instead of the request.
+"""CPUs in explanations: the chosen CPUs with the rules that were applied, the free CPUs of each NUMA node, and the numbers of CPUs to
+try instead of the request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ class TakenTogether(Struct, frozen=True):
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """NUMA node that provides the CPUs as its equal share (distribute-cpus-across-numa). None means that the CPUs aren't such a share."""
+    """NUMA node that provides the CPUs as its equal share (distribute-cpus-across-numa). None means that the CPUs aren't an equal share."""
     is_remainder: bool = False
     """Whether the CPUs belong to the remainder after the equal shares."""
     plugin: str | None = None
-    """CPU plugin that made the choice."""
+    """Name of the CPU plugin that made the choice. None means that no plugin made it."""
 
 
 class CpuChoice(Struct, frozen=True):
@@ -45,7 +45,7 @@ class CpuChoice(Struct, frozen=True):
     count: int
     isolated: bool
     container: str | None
-    """Container that gets this slice of the pod's CPU set."""
+    """Name of the container that gets this part of the pod's CPU set. None means that the CPUs aren't for a single container."""
     groups: tuple[TakenTogether, ...]
 
 
@@ -54,13 +54,13 @@ class CpuStep(Struct, frozen=True):
 
     container: str | None
     cpus: CpuSet
-    """Allocated CPUs. Empty after a refusal."""
+    """Allocated CPUs. The set is empty after a refusal."""
     reused: CpuSet
-    """CPUs that the pod's init containers had before."""
+    """CPUs that the pod's init containers have used before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
     answers: tuple[PluginAnswered, ...] = ()
-    """Answers of CPU plugins, in the order of calls."""
+    """Answers of CPU plugins, in the order in which the plugins were called."""
 
 
 class HeldOnNode(Struct, frozen=True):
@@ -82,14 +82,14 @@ class CpuHeadroom(Struct, frozen=True):
     split: CpuSet
     """Free CPUs on cores that are partly in use."""
     whole_caches: int
-    """Number of uncore caches with only free CPUs. 0 if the NUMA node has no known caches."""
+    """Number of uncore caches whose CPUs are all free. It is 0 if the NUMA node has no known caches."""
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
 
 
 class CpuExplainer(Explainer, frozen=True):
-    """Implements `Explainer` for CPUs (core/resources/explainer.py)."""
+    """Implementation of `Explainer` for CPUs (core/resources/explainer.py)."""
 
     resource: CpuResource
 
@@ -154,10 +154,11 @@ class CpuExplainer(Explainer, frozen=True):
         return self.resource.manager.layout.fewest_nodes(demand.cpus) if demand.cpus else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller CPU requests that are worth a trial: in thousandths if the CPUs are shared, otherwise whole CPUs or whole cores.
+        """Return smaller CPU requests that are worth a trial. They are in thousandths if the CPUs are shared, otherwise in whole CPUs or
+        whole cores.
 
-        A smaller request isn't always admitted. Fewer exclusive CPUs may be on another NUMA node, and leave too few CPUs for another
-        container there. Policy `restricted` admits 9 CPUs on two nodes with 5 free CPUs each, but refuses 6 CPUs.
+        A smaller request isn't always admitted. Fewer exclusive CPUs may come from another NUMA node, where too few CPUs are then left
+        for another container. With 5 free CPUs on each of two nodes, policy `restricted` admits 9 CPUs but refuses 6 CPUs.
         """
         if sought.resource != CPU:
             return None
@@ -170,7 +171,7 @@ class CpuExplainer(Explainer, frozen=True):
         return SmallerAmounts(range(largest, least - 1, -step), NEAREST, is_by_nodes=True)
 
     def list_larger(self, sought: SoughtAmount) -> Sequence[int]:
-        """Return larger CPU requests that are worth a trial: the next numbers of whole cores, if only whole cores are allocated."""
+        """Return larger CPU requests that are worth a trial, namely the next numbers of whole cores if only whole cores are allocated."""
         manager, layout = self.resource.manager, self.resource.manager.layout
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
@@ -182,11 +183,11 @@ class CpuExplainer(Explainer, frozen=True):
         return [amount for amount in amounts if amount > sought.asked]
 
     def _is_exclusive(self, sought: SoughtAmount) -> bool:
-        """Whether the number of the pod's exclusive CPUs depends on the amount."""
+        """Whether the amount determines the number of the pod's exclusive CPUs."""
         return self.resource.manager.static and not sought.demand.is_skipped and sought.least_demand != sought.demand
 
     def round_amount(self, resource: str, container: Container, demand: ContainerDemand) -> tuple[int, int] | None:
-        """Return the nearest numbers of whole cores, if only whole cores are allocated."""
+        """Return the nearest numbers of whole cores below and above the amount. None means that not only whole cores are allocated."""
         manager, layout = self.resource.manager, self.resource.manager.layout
         if resource != CPU or not manager.options.full_pcpus_only:
             return None

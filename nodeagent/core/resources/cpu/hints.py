@@ -1,4 +1,4 @@
-"""NUMA hints of the CPU manager: sets of NUMA nodes that could provide the CPUs of a container or a pod."""
+"""NUMA hints of the CPU manager. Each hint is a set of NUMA nodes that could provide the CPUs of a container or a pod."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -14,7 +14,7 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Return the hints of one container. None means that any node is acceptable. An empty list means that the request can't be met."""
+    """Return the hints of one container. None means that any node is acceptable. An empty list means that the request can't be granted."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -65,7 +65,7 @@ def _list_hints_beside_own(manager: CpuManager, question: Question, reusable: Cp
 def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> Hints:
     """List the sets of nodes that contain all reusable CPUs and enough available CPUs in addition.
 
-    Sets are preferred if they have as few nodes as the request needs on an empty machine.
+    A set is preferred if it has no more nodes than the request needs on an empty machine.
     """
     layout, count = manager.layout, question.count
     available: int = question.free.bits
@@ -90,7 +90,7 @@ def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> H
 def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
-    """Return the hints of `_list_hints` as a family (core/numa/hint_family.py), if there are too many sets to list."""
+    """Return the hints of `_list_hints` as a family (core/numa/hint_family.py), because there are too many sets to list."""
     nodes = manager.layout.nodes
     cover = Cover(
         universe=NumaMask(sum(1 << node.id for node in nodes)),

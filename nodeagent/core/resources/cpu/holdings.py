@@ -1,4 +1,4 @@
-"""CPUs that pods hold, and the CPUs without an exclusive owner."""
+"""CPUs that pods hold, and CPUs that have no exclusive owner."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,9 @@ class CpuHoldings(Struct, frozen=True):
     cpus: tuple[tuple[str, CpuSet], ...] = ()
     """Exclusive CPUs by container. A container that isn't listed runs in the shared pool."""
     pod_cpus: CpuSet | None = None
-    """CPU set of a pod with pod-level resources."""
+    """CPU set of a pod with pod-level resources. None means that the pod as a whole has no CPU set."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs at admission, for containers that have got more CPUs since then. A container keeps these CPUs when its request is lowered again
+    """CPUs at admission, of containers that have got more CPUs since then. A container keeps these CPUs if its request is lowered again
     (KEP-5554).
     """
 
@@ -43,14 +43,16 @@ class CpuHoldings(Struct, frozen=True):
         return None
 
     def remaining_first_set(self, name: str) -> CpuSet | None:
-        """Return the CPUs that a container has had since its admission. None means that the container has no exclusive CPUs."""
+        """Return those of a container's exclusive CPUs that it has had since its admission. None means that the container has no
+        exclusive CPUs.
+        """
         own = self.own_set(name)
         first = next((cpus for key, cpus in self.first_cpus if key == name), None)
         return own if own is None or first is None else first & own or own
 
     @property
     def every_cpu(self) -> CpuSet:
-        """All CPUs of the pod and of its containers."""
+        """Return all CPUs of the pod and of its containers."""
         bits = 0 if self.pod_cpus is None else self.pod_cpus.bits
         for _, cpus in self.cpus:
             bits |= cpus.bits
@@ -58,14 +60,14 @@ class CpuHoldings(Struct, frozen=True):
 
 
 class CpuReuse(Struct, frozen=True):
-    """CPUs of a pod's init containers that its later containers may reuse. Only one pod at a time has such CPUs."""
+    """CPUs of a pod's init containers that the pod's later containers may reuse. Only one pod at a time has such CPUs."""
 
     pod_uid: str
     cpus: CpuSet
 
 
 class CpuBooks(Struct, frozen=True):
-    """The CPU manager's data about the node."""
+    """The CPU manager's accounts for the whole node."""
 
     default: CpuSet = CpuSet()
     """CPUs without an exclusive owner (kubelet's defaultCpuSet). The reserved CPUs are included unless they are strictly reserved."""
@@ -78,7 +80,7 @@ def default_set(promises: Promises) -> CpuSet:
 
 
 def grantable_cpus(topology: Topology, placement: Placement, reserved: CpuSet) -> CpuMask:
-    """Return a mask of the CPUs that may be allocated exclusively, including CPUs that are allocated already.
+    """Return a mask of the CPUs that may be allocated exclusively, including those that are already allocated.
 
     Args:
         topology: the machine.
