@@ -1,6 +1,7 @@
-"""Contract of a resource's explainer: the events and steps of the resource, its free amounts, and smaller amounts that are worth a trial.
+"""Contract of a resource's explainer. It explains the resource's events and steps, its free amounts, and the smaller amounts that are worth
+a trial.
 
-Some resources are explained sufficiently by their hints and by `ResourceKind.describe`. All others have an `explainer`, which extends
+For some resources, hints and `ResourceKind.describe` are a sufficient explanation. All others have an `explainer`, which extends
 `Explainer`. No decision depends on explainers.
 """
 
@@ -17,13 +18,13 @@ from nodeagent.core.model.refusals import Refusal
 from nodeagent.core.resources.resource import Allocated, Resource
 
 NEAREST = 16
-"""Number of amounts that are tried one by one before the search continues by halving."""
+"""Number of amounts that are tried one by one before the search continues as a binary search."""
 MAX_AMOUNT = 2**62
-"""Largest amount in the search. Machines never have more of a resource."""
+"""Largest amount in a search. No machine has that much of a resource."""
 
 
 class ResourceEvent(Protocol):
-    """Event of a resource during the decision on a pod, reported to an observer."""
+    """Event of a resource during the decision on a pod. It is reported to an observer."""
 
     @property
     def is_for_hints(self) -> bool:
@@ -31,11 +32,11 @@ class ResourceEvent(Protocol):
 
 
 class AllocationStep(Protocol):
-    """Allocation of a resource, as a step of an explanation. Each resource has its own type."""
+    """Allocation of a resource, as a step of an explanation. Each resource has its own type for this."""
 
     @property
     def container(self) -> str | None:
-        """Name of the container. None means the pod as a whole."""
+        """Return the name of the container. None means that the step belongs to the pod as a whole."""
 
 
 class SoughtAmount(Struct, frozen=True):
@@ -44,17 +45,17 @@ class SoughtAmount(Struct, frozen=True):
     resource: str
     asked: int
     floor: int
-    """Smallest allowed amount."""
+    """Smallest amount that is allowed in the search."""
     shared: int
-    """Part of the requested amount that isn't for exclusive CPUs."""
+    """Part of the requested amount that doesn't consist of exclusive CPUs."""
     least_demand: PodDemand
-    """Demand of the pod if it requested an amount of 1 of this resource."""
+    """Demand that the pod would have with an amount of 1 of this resource."""
     demand: PodDemand
     """Demand of the pod with the requested amount of this resource."""
 
     @property
     def bounded(self) -> int:
-        """Requested amount, limited to `MAX_AMOUNT` for a search."""
+        """Return the requested amount, limited to `MAX_AMOUNT` for a search."""
         return min(self.asked, MAX_AMOUNT)
 
 
@@ -62,11 +63,11 @@ class SmallerAmounts(Struct, frozen=True):
     """Amounts below a request that are worth a trial."""
 
     amounts: range
-    """Amounts, largest first."""
+    """Amounts in descending order."""
     one_by_one: int = 0
-    """Number of amounts that are tried one by one. The others are searched by halving."""
+    """Number of amounts that are tried one by one. The others are searched by binary search."""
     is_by_nodes: bool = False
-    """Whether the result for one amount applies only to amounts that need the same number of NUMA nodes."""
+    """Whether the result for one amount holds only for amounts that need the same number of NUMA nodes."""
 
 
 class Explainer(Struct, frozen=True):
@@ -77,7 +78,7 @@ class Explainer(Struct, frozen=True):
         return None
 
     def explain_step(self, event: Allocated, events: Sequence[ResourceEvent], pod: Pod) -> AllocationStep | None:
-        """Describe an allocation with the events before it. None means that nothing was allocated."""
+        """Describe an allocation, together with the events before it. None means that nothing was allocated."""
         raise NotImplementedError
 
     def find_lasting(self, _held: PodPromises, _apps: frozenset[str]) -> Holdings | None:
@@ -91,7 +92,7 @@ class Explainer(Struct, frozen=True):
     def find_headroom(
         self, _promises: Promises, _nodes: Sequence[int], _names: Mapping[str, str], _asking: PodDemand | None
     ) -> Sequence[Struct]:
-        """Return the free amounts on each of the NUMA nodes. Empty means that the resource reports no free amounts.
+        """Return the free amounts on each of the NUMA nodes. The result is empty if the resource reports no free amounts.
 
         Args:
             _promises: the current promises.
@@ -102,17 +103,17 @@ class Explainer(Struct, frozen=True):
         return ()
 
     def count_fewest_nodes(self, _promises: Promises, _demand: PodDemand | ContainerDemand) -> int:
-        """Return the number of NUMA nodes that the demand needs on an empty machine. The value 0 means that the demand doesn't depend on
-        nodes.
-        """
+        """Return the number of NUMA nodes that the demand needs on an empty machine. 0 means that the demand doesn't depend on nodes."""
         return 0
 
     def list_smaller(self, _sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller amounts that are worth a trial. None means that the amount is a plain count, or belongs to another resource."""
+        """Return smaller amounts that are worth a trial. None means that the resource has no rule for them, because the amount is a
+        plain count or belongs to another resource.
+        """
         return None
 
     def list_larger(self, _sought: SoughtAmount) -> Sequence[int]:
-        """Return larger amounts that are worth a trial, smallest first."""
+        """Return larger amounts that are worth a trial, in ascending order."""
         return ()
 
     def round_amount(self, _resource: str, _container: Container, _demand: ContainerDemand) -> tuple[int, int] | None:
@@ -122,10 +123,10 @@ class Explainer(Struct, frozen=True):
         return None
 
     def list_additions(self) -> Sequence[Mapping[str, int]]:
-        """Return additional pod-level amounts that are worth a trial, on top of the sum of the containers' amounts."""
+        """Return amounts that are worth adding in a trial to the sum of the containers' amounts, as pod-level amounts."""
         return ()
 
 
 def list_explainers(resources: Iterable[Resource]) -> tuple[Explainer, ...]:
-    """Return the explainers of the resources that have one, in the order of the resources."""
+    """Return the explainers, in the order of the resources. Resources without an explainer are skipped."""
     return tuple(filter(None, (each.explainer() for each in resources)))

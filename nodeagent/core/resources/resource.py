@@ -1,12 +1,12 @@
-"""Contract between a resource and the code that treats all resources alike: admission, resizes, starts, recovery, invariants, metrics.
+"""Contract between a resource and the code that treats all resources alike (admission, resizes, starts, recovery, invariants, metrics).
 
 A resource is built once from the machine and the configuration (core/admission/resource_kinds.py). A resource has no state. Its methods
 take promises and return new promises. Resources are called in kubelet's fixed order, and are independent of one another. Each resource has
 its own types for a pod's holdings and for the node's accounts (core/model/holdings.py).
 
-Claims have holdings but no `Resource`, because a decision on claims wraps the decisions of all resources. Each way to meet a pod's claims
-allocates CPUs, memory and devices first. Then the decision on the whole pod is tried, until the pod is admitted
-(core/resources/claims/placing.py).
+Claims have holdings but no `Resource`, because the decision on claims encloses the decisions on all resources. Each way to satisfy a
+pod's claims first allocates CPUs, memory and devices. Then the admission of the whole pod is tried. The first way that admits the pod is
+used (core/resources/claims/placing.py).
 """
 
 from abc import abstractmethod
@@ -33,13 +33,11 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.explainer import Explainer
 
 ResourceHints = tuple[tuple[str, Hints], ...]
-"""Hints, each with the name of its resource. A resource for which any node is acceptable gives no hints, or one list that
-accepts any node.
-"""
+"""Hints, each with the name of its resource. A resource that accepts any node gives no hints, or one list that accepts any node."""
 
 
 AGAIN = "remove its manifest and add it again when there is room"
-"""Text about the next step, for the owner of a pod that has less than it requests."""
+"""Next step for the owner of a pod that has less than it requests."""
 
 
 class Allocation(Struct, frozen=True):
@@ -51,59 +49,57 @@ class Allocation(Struct, frozen=True):
 
 
 class Allocated(Struct, frozen=True):
-    """An observed allocation by a resource, for explanations."""
+    """An allocation of a resource, as reported to an observer for explanations."""
 
     resource: str
     container: str | None
-    """Name of the container. None means the pod as a whole."""
+    """Name of the container. None means that the allocation belongs to the pod as a whole."""
     before: Promises
     after: Promises
     refusal: Refusal | None
     spread: tuple[tuple[int, int], ...] = ()
-    """NUMA nodes with shares by which memory was to be spread. Empty means that it wasn't to be spread."""
+    """NUMA nodes with the shares by which memory should be spread. There are none if the memory shouldn't be spread."""
 
 
 class Share(Struct, frozen=True):
-    """Allocated part of a countable amount on some NUMA nodes. The unit is that of the amount."""
+    """Allocated and allocatable part of an amount on some NUMA nodes, in the unit of the amount."""
 
     nodes: NumaMask
     allocated: int
     allocatable: int
-    """Allocatable amount, not counted in any other share of the same list."""
+    """Allocatable amount. No other share in the same list counts this amount."""
 
 
 class HoldingChange(Struct, frozen=True):
-    """Loss or change of a container's holding."""
+    """Loss or change of a holding of a container."""
 
     resource: str
-    """Display name, for example `CPUs` or `memory nodes`."""
+    """Name of the resource for users, for example `CPUs` or `memory nodes`."""
     before: str
     after: str
     why: str
 
 
 class ResourceFailedError(Exception):
-    """A resource can't decide on a pod, for example because one of the resource's plugins has failed. The pod is refused for
-    this reason.
-    """
+    """A resource can't decide on a pod, for example because one of the resource's plugins has failed. The pod is refused with this text."""
 
     reason: ClassVar[Reason]
 
 
 class Resource(Struct, frozen=True):
-    """A kind of resource that is allocated to pods. Abstract methods must be implemented. All other methods have a default result."""
+    """A kind of resource that is allocated to pods. Abstract methods must be implemented, and all other methods have a default."""
 
     name: ClassVar[str]
     """Name of the resource in traces of decisions."""
     holdings: ClassVar[type[Holdings]]
     """Type of a pod's holdings of the resource."""
     gives_way: ClassVar[bool] = False
-    """Whether hints of CPUs take precedence over the resource's hints if `preferCPUsNumaNode` is set."""
+    """Whether the hints for CPUs take precedence over this resource's hints if `preferCPUsNumaNode` is set."""
 
     @property
     def managed(self) -> frozenset[str]:
-        """Extended resources that only this resource allocates, by count. A pod is refused if it requests an extended resource that isn't
-        managed by any resource.
+        """Return the names of the extended resources that only this resource allocates, by number. A pod that requests an extended
+        resource which nobody manages is refused.
         """
         return frozenset()
 
@@ -117,49 +113,51 @@ class Resource(Struct, frozen=True):
     # Methods for the admission of a pod. The pod holds only resources that it requests.
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
-        """Return the node's amount of each managed extended resource. Before each decision, the node's capacity is checked against these
-        amounts.
+        """Return the node's amount of each managed extended resource. These amounts are part of the node's capacity, which is checked
+        before each decision.
         """
         return {}
 
     def limited_to(self, pod: PodDemand) -> Self:
-        """Return the resource limited to the part that the pod may use: one NUMA node, a class of cores, or whole cores."""
+        """Return the resource limited to the part that the pod may use, such as one NUMA node, a class of cores, or whole cores."""
         return self
 
     def without_preferred_nodes(self) -> Self:
-        """Return the resource without the settings that prefer NUMA nodes. kubelet has no such settings."""
+        """Return the resource without the settings that prefer NUMA nodes. kubelet doesn't have these settings."""
         return self
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Extend the message of a refusal by the limits that applied to the resource for this pod."""
+        """Extend the message of a refusal by the limits that applied to this resource for this pod."""
         return refusal
 
     @abstractmethod
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide a container's request. Called before the container's allocation, except under policy
-        none.
+        """Return the NUMA nodes that could provide a container's request. This method is called before the container's allocation,
+        except under policy none.
         """
 
     @abstractmethod
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide the request of a pod as a whole. Called instead of `container_hints` in scope `pod`."""
+        """Return the NUMA nodes that could provide the request of a pod as a whole. In scope `pod`, this method is called instead of
+        `container_hints`.
+        """
 
     def fits_on_each(
         self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
     ) -> bool:
-        """Tell whether each of these NUMA nodes has room for a part of the request (sameNumaNodes). The nodes form a hint. `container` is
-        None for the pod as a whole.
+        """Tell whether each of these NUMA nodes, which form a hint, can provide a part of the request (sameNumaNodes). If `container` is
+        None, the request is that of the pod as a whole.
         """
         return True
 
     def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
-        """Return the NUMA nodes of a container's holdings, with the amount on each node. The result is empty unless huge pages should be
-        near these holdings (spreadHugePages).
+        """Return the NUMA nodes of a container's holdings, with the amount on each node. Only resources near which huge pages should be
+        return amounts (spreadHugePages).
         """
         return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated shares of the resource's amount, by NUMA nodes. Scores of sets of NUMA nodes depend on these shares
+        """Return the allocated shares of the resource's amount, by NUMA nodes. The shares determine the scores of sets of NUMA nodes
         (KEP-6007).
 
         `name` is the name of a list of hints, or of the resource itself. The result is empty if the resource isn't scored.
@@ -168,10 +166,10 @@ class Resource(Struct, frozen=True):
 
     @abstractmethod
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        """Allocate a container's request under its stored hint. Earlier containers already have their allocations."""
+        """Allocate a container's request under its stored hint. The containers before it already have their allocations."""
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        """Allocate the request of a pod as a whole under the hint of its first container, and divide it among the containers.
+        """Allocate the request of a pod as a whole under the hint of its first container. Divide the allocation among the containers.
 
         By default, the resource is allocated to each container separately, because containers can't share it.
         """
@@ -183,21 +181,21 @@ class Resource(Struct, frozen=True):
         return Allocation(promises)
 
     def end_reuse(self, promises: Promises) -> Promises:
-        """Forget the amounts that later containers could have reused from init containers. Called once the pod is admitted."""
+        """Forget the amounts of init containers that later containers could have reused. This method is called once the pod is admitted."""
         return promises
 
     # Methods that read the holdings of a pod
 
     @abstractmethod
     def is_asked(self, container: ContainerDemand) -> bool:
-        """Whether the container requests this resource."""
+        """Whether the container requests an amount of this resource."""
 
     @abstractmethod
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        """Whether the container holds all that it requests. A plain init container may have released its holdings after its run."""
+        """Whether the container holds everything that it requests. A plain init container may already have released its holdings."""
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        """Whether the pod as a whole holds its full request."""
+        """Whether the pod as a whole holds everything that it requests."""
         return all(self.has_container(held, container) for container in pod.containers)
 
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
@@ -215,8 +213,8 @@ class Resource(Struct, frozen=True):
         return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
-        """Whether a resize lowers the container's request. Such containers are resized first, because other containers may need the
-        released amounts.
+        """Whether a resize lowers the container's request. Such containers are resized first, because others may need the released
+        amounts.
         """
         return False
 
@@ -228,21 +226,21 @@ class Resource(Struct, frozen=True):
         before: ContainerDemand,
         now: ContainerDemand,
     ) -> Promises | NotResized:
-        """Adjust a running container's holdings to its new request. CPUs and memory that the container keeps don't move.
+        """Adapt a running container's holdings to its new request. CPUs and memory that the container keeps stay where they are.
 
-        Called for each container of a resized pod, even if its own request is unchanged. `pod` has the new amounts, `promises` the old
-        holdings.
+        This method is called for each container of a resized pod, even if the container's own request is unchanged. `pod` has the new
+        amounts, and `promises` has the old holdings.
         """
         return promises
 
     @abstractmethod
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        """Release those holdings of a container that aren't shared with another container of the pod. Called when a container has ended or
-        its pod ends.
+        """Release a container's holdings, except those shared with another container of the pod. This method is called when the
+        container or its pod has ended.
         """
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        """Release the holdings of the pod as a whole. Called after the containers' holdings are released."""
+        """Release the holdings of the pod as a whole. This method is called after the containers' holdings were released."""
         return promises, ()
 
     # Methods called at a start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
@@ -261,60 +259,60 @@ class Resource(Struct, frozen=True):
         Args:
             entry: the pod, with the past starts of its containers.
             pod: the pod's requests.
-            groups: the cgroups of the pod's containers, by container.
+            groups: the cgroups of the pod's containers, by container name.
             observed: all cgroups.
             by_pod: whether the pod gets one set, which its containers share.
         """
         return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup contradicts the recorded holdings. If so, none of the pod's records is used."""
+        """Whether a container's cgroup contradicts the recorded holdings. If it does, no record of the pod is used."""
         return False
 
     @abstractmethod
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
-        """Allocate the former holdings that a pod may keep on this machine. Called for the pods in the order of their admission.
+        """Allocate those former holdings that a pod may keep on this machine. This method is called for each pod in the order of admission.
 
-        The promises contain the kept holdings of earlier pods, but not yet those of this pod.
+        At that time, the promises contain the holdings of earlier pods only.
         """
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        """Whether the pod holds less than it requests. Called once all pods have their kept holdings."""
+        """Whether the pod holds less than it requests. This method is called once all pods have allocated what they keep."""
         return not by_pod and not self.has_pod(held, pod)
 
     def is_away(self, held: PodPromises) -> bool:
-        """Whether some of the pod's holdings are unusable at present, but may become usable again."""
+        """Whether some of the pod's holdings are unusable now, but may become usable again."""
         return False
 
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        """Return ways to add missing amounts near the pod's holdings, the best way first.
+        """Return possible promises in which missing amounts near the pod's holdings are added, the best ones first.
 
-        Each result is completed by an admission. If none of the admissions succeeds, a new decision on the whole pod is made.
+        An admission then completes each result. If no admission succeeds, a new decision is made on the whole pod.
         """
         return (promises,)
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        """Return the differences between a container's holdings and its earlier holdings, or its request, after all pods were placed."""
+        """Yield the differences of a container's holdings from its earlier holdings and from its request, after all pods were placed."""
         yield from ()
 
     def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
-        """Return the node's values that differ from the saved promises. All pods keep their allocations."""
+        """Yield those values of the node that differ from the saved promises. The allocations of pods aren't affected."""
         yield from ()
 
     # Methods for invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
-        """Check stored promises against the current machine and configuration. Apply changes that don't need a decision."""
+        """Check stored promises against the current machine and configuration, and apply those changes that need no decision."""
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-        """Return the invariants that the promises violate. Called before each save and after each load."""
+        """Yield a violation for each invariant that the promises break. This method is called before each save and after each load."""
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Return the allocations that the machine can't provide at present."""
+        """Yield the allocations for which the machine has too little at present."""
         yield from ()
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:

@@ -1,6 +1,6 @@
-"""Actions on processes, derived from a saved state. Repeating an action, also after a crash, is harmless.
+"""Actions on processes, derived from a saved state. An action can be repeated without harm, even after a crash.
 
-This module uses no launcher and no file. The caller passes the cgroups that are ready for a start.
+This module accesses neither the launcher nor files. The caller names the cgroups that are ready for a start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """CPUs and memory nodes for the environment variables of the container's first process."""
+    """CPUs and memory nodes that the environment variables of the container's first process contain."""
 
 
 class Terminate(Struct, frozen=True):
@@ -30,10 +30,10 @@ class Terminate(Struct, frozen=True):
 
 
 class TerminateAll(Struct, frozen=True):
-    """Send SIGTERM to every process in a cgroup that other processes have entered."""
+    """Action: send SIGTERM to every process in a cgroup that other processes have entered."""
 
     run_id: str
-    """ID of the run that ends. A later run in the same cgroup has another ID."""
+    """ID of the run that is being ended. A later run in the same cgroup has another ID."""
     path: str
 
 
@@ -42,13 +42,13 @@ class KillCgroup(Struct, frozen=True):
 
 
 class KillMain(Struct, frozen=True):
-    """Send SIGKILL to a main process that has left the cgroup of its container."""
+    """Action: send SIGKILL to a main process that has left its container's cgroup."""
 
     run_id: str
 
 
 class Forget(Struct, frozen=True):
-    """Let the launcher forget these runs, because their ends are in the saved state or no longer needed."""
+    """Action: let the launcher forget these runs, because their ends are saved in the state or no longer needed."""
 
     run_ids: tuple[str, ...]
 
@@ -63,14 +63,14 @@ def list_actions(
     placed: Mapping[str, ContainerPlacement],
     signalled: frozenset[str],
 ) -> Iterator[Action]:
-    """Return the actions for a saved state.
+    """Return the actions that a saved state requires.
 
     Args:
         state: the saved state.
         world: the observations that led to the state.
-        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes.
-        placed: placements of containers by cgroup path, at least of those in `ready`.
-        signalled: IDs of the runs to whose processes the agent has sent SIGTERM since its start.
+        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses.
+        placed: placements of containers by cgroup path, at least for all paths in `ready`.
+        signalled: IDs of the runs to which the agent has sent SIGTERM since the agent's start.
     """
     runs = world.runs
     if runs is None:
@@ -104,7 +104,7 @@ def list_actions(
 
 
 def find_process_settings(launch: Launch, config: Config) -> ProcessSettings:
-    """Return the settings of a container's process. Only a container with exclusive CPUs gets a real-time policy, because elsewhere the
+    """Return the settings of a container's process. A real-time policy applies only to a container with exclusive CPUs. Elsewhere, the
     policy could starve other processes.
     """
     settings = launch.entry.pod.resolve_process(config.profiles)

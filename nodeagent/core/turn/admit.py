@@ -1,4 +1,6 @@
-"""Stage: decide on refused pods that are due, in the order of their refusals. Then decide on new pods, in the order of their manifests."""
+"""Stage: decide first on refused pods that are due, in the order of their refusals, and then on new pods, in the order of their
+manifests.
+"""
 
 from typing import NamedTuple
 
@@ -83,18 +85,18 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 class _QueueLook(NamedTuple):
     waits: Waiting | None = None
-    """Reason why the decision on the pod must wait. None means that the decision can be made now."""
+    """Reason why the pod must wait for its decision. None means that the pod can be decided now."""
     was_examined: bool = False
-    """Whether the turn has examined an earlier start of the job, before jobs ahead of it in the queue."""
+    """Whether the turn has already examined an early start of the job, that is, a start before jobs ahead of it in the queue."""
     stays_due: bool = False
-    """Whether the decision is left to a later turn."""
+    """Whether the decision is postponed to a later turn."""
 
 
 def _look_at_queue(
     draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
 ) -> _QueueLook:
-    """Find out whether a pod has to wait for earlier jobs, or for a reservation. `known` is the pod's refused entry. None means that the
-    pod is new.
+    """Find out whether a pod has to wait for earlier jobs or for a reservation. `known` is the entry of the refused pod. If it is None,
+    the pod is new.
     """
     first = find_first_waiting(draft.state, manifest, world)
     waits = first or find_reservation_wait(draft.state, manifest, world)
@@ -114,10 +116,10 @@ def _look_at_queue(
 
 
 def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:
-    """Return the refused pods to look at. The flag of each pod tells whether the pod is due, or a user wants a new decision.
+    """Return the refused pods to examine. The flag of each tells whether the pod is due, or a user has requested a new decision.
 
-    A pod without a known manifest stays due. Queued jobs that wait for other jobs come last. Among them, jobs of users with the smallest
-    holdings, relative to their weights, come first.
+    A pod whose manifest isn't known stays due. Queued jobs that wait for other jobs come last. Among them, jobs come first whose users
+    have the smallest holdings in relation to their weights.
     """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
     due |= world.retried

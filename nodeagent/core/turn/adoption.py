@@ -1,4 +1,5 @@
-"""Running pods that are missing from the state. The entries and holdings of these pods are derived from cgroups, the launcher and records.
+"""Running pods that are missing from the state. Their entries and holdings are derived from cgroups, from the launcher's runs and from
+records.
 
 Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module doesn't
 read files. The caller passes all observations.
@@ -34,7 +35,7 @@ from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class AdmittedPod(Struct, frozen=True):
-    """A pod that was evidently admitted before."""
+    """A pod that must have been admitted before, according to the evidence."""
 
     entry: PodEntry
     recovered: RecoveredPod
@@ -53,11 +54,11 @@ def find_admitted(
 
     Args:
         managers: managers of the current configuration.
-        entries: candidates, as if admitted just now, in manifest order.
+        entries: candidates in manifest order, as if they had just been admitted.
         observed: the current cgroups.
         runs: the launcher's runs.
-        recorded: holdings recorded in other files, by UID. Recorded holdings count unless a cgroup contradicts them. Claimed cards are
-            listed under an empty container name, as in `UnrecoveredPod`.
+        recorded: holdings recorded in other files, by UID. They count unless a cgroup contradicts them. Claimed cards are listed under
+            an empty container name, as in `UnrecoveredPod`.
         now_ms: wall clock.
     """
     pods = []
@@ -82,15 +83,15 @@ def find_admitted(
 
 
 def _observe_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's cgroup. The cgroup of a unit counts only if the unit's original settings are recorded. Otherwise the unit may
-    still have an earlier pod's CPUs.
+    """Return a container's observed cgroup. A unit's cgroup counts only if the unit's original settings are recorded. Otherwise the unit
+    may still have the CPUs of an earlier pod.
     """
     cgroup = observed.get(entry.container_path(name))
     return None if entry.pins_units and cgroup is not None and cgroup.unit_before is None else cgroup
 
 
 def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Return the last run of each container since the pod was last admitted: the time of the decision, the attempt and the run."""
+    """Return the last run of each container since the pod's last admission, as (time of the decision, attempt, run)."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
@@ -103,7 +104,7 @@ def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> d
 
 
 def _decode_run(text: str) -> tuple[int, int]:
-    """Decode the last part of a run's ID (core/model/state.py). Attempt 0 means that the agent didn't create this ID."""
+    """Decode the last part of a run ID (core/model/state.py). The attempt is 0 if the ID doesn't come from the agent."""
     moment, _, attempt = text.partition(".")
     try:
         return int(moment, 16), int(attempt)
@@ -139,7 +140,7 @@ def _restore_statuses(
 
 
 def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
-    """Whether a container was started at least once. App containers start together."""
+    """Whether a container was started at least once. App containers are started together."""
     if pod.containers[position].kind is ContainerKind.APP:
         return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
     return any(c.name in past for c in pod.containers[position + 1 :])
@@ -173,7 +174,9 @@ def _find_holdings(
 
 
 def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
-    """Return the holdings with each claimed card assigned to the containers that use the claim. Records lack this assignment."""
+    """Return the holdings, in which each claimed card belongs to the containers that use the claim. Records don't say which containers
+    these are.
+    """
     known, devices = {claim.claim: claim for claim in recorded.of(ClaimHoldings).claims}, recorded.of(DeviceHoldings)
     cards, devices = devices.devices_of(""), devices.without("")
     claims: list[ClaimAllocation] = []
@@ -193,15 +196,15 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
 
 
 def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
-    """Allocate the recorded holdings to a pod, except for devices that other pods hold."""
+    """Allocate the recorded holdings to a pod, without devices that other pods hold."""
     held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
     return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Return the entry of a pod with the cgroup that its processes are in. An older agent without pooled pods may have started the
-    processes in another cgroup.
+    """Return the entry of a pod with the cgroup in which its processes are. An older agent, which had no pooled pods, may have started
+    them in another cgroup.
     """
     former = replace(entry, is_pooled=False)
     there = observed.get(former.pod_path)
@@ -209,14 +212,16 @@ def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
 
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
-    """Return the paths of the pods with processes. Pods with pinned units are left out, because the agent didn't start their processes."""
+    """Return the paths of the pods that have processes. Pods that pin units are left out, because the agent didn't start their
+    processes.
+    """
     populated = [path for path, group in observed.items() if group.is_populated and "/" in path]
     pods = {path.rpartition("/")[0] for path in populated}
     return frozenset([pod for pod in pods if not is_pinned(pod)])
 
 
 def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
-    """Return the recorded holdings that no cgroup shows, by pod UID and in the order of UIDs.
+    """Return the recorded holdings that no cgroup shows, by pod UID and sorted by UID.
 
     Args:
         devices: recorded devices by UID, from kubelet's file.
@@ -245,15 +250,15 @@ def find_possibly_running(
     has_reported_all: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
-    """Return the lost pods that may still have processes, each with the holdings that their processes may use.
+    """Return the lost pods that may still have processes, each with the holdings that its processes may use.
 
     Args:
         lost: the lost pods.
         observed: the current cgroups of the agent.
         known: UIDs of pods with a manifest. Processes of these pods can only be in the agent's cgroups.
         has_reported_all: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
-        made: UID and container name of each runtime's container. Once a runtime has reported a pod, only the pod's containers in this list
-            keep devices.
+        made: UID and container name of each container of a runtime. If a runtime has reported a pod, only those of its containers that
+            are listed here keep devices.
     """
     running = find_populated_pods(observed)
     left = []
@@ -270,7 +275,7 @@ def find_possibly_running(
 
 
 def decode_records(records: Records) -> dict[str, PodPromises]:
-    """Decode the holdings of each pod in kubelet's files. Invalid sets count as missing."""
+    """Decode the holdings of each pod in kubelet's files. Invalid sets are treated as missing."""
     cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:

@@ -1,4 +1,4 @@
-"""Stage: decide which containers start and stop, and mark pods that have finished."""
+"""Stage: decide which containers start and stop. Mark pods that have finished."""
 
 from msgspec.structs import replace
 

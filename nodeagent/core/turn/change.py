@@ -19,9 +19,10 @@ from nodeagent.core.turn.world import World
 
 
 def follow_changes(draft: Draft, world: World) -> Draft:
-    """End the pods whose changed manifests can be admitted. Other pods keep running unchanged, with a refusal.
+    """End the pods whose changed manifests can be admitted. For other changed manifests, record a refusal, and the pods keep running
+    unchanged.
 
-    Several pods may change at once, and end in an unknown order. Each changed pod is therefore checked twice: with all other pods
+    Several pods may change at once, and may end in any order. Each changed pod is therefore checked twice, with all other pods
     unchanged, and with the previously checked pods replaced.
     """
     tried = [

@@ -109,12 +109,12 @@ def own_set_of(promises: Promises, uid: str, name: str) -> CpuSet | None:
 
 
 def exclusive_cpus(promises: Promises) -> CpuSet:
-    """Return the union of all exclusive sets."""
+    """Return the union of all exclusive CPU sets."""
     return CpuSet(CpuMask(promises.pods.fold(_OWN_SETS)))
 
 
 def exclusive_sets(promises: Promises) -> Iterator[tuple[str, str, CpuSet]]:
-    """Yield all exclusive sets as (pod UID, container name, CPUs), sorted."""
+    """Yield all exclusive CPU sets as (pod UID, container name, CPUs), in sorted order."""
     return ((uid, name, cpus) for uid, pod in promises.pods for name, cpus in pod.of(CpuHoldings).cpus)
 
 

@@ -1,4 +1,4 @@
-"""Invariants of allocated CPUs, and allocations that the machine can't keep at present."""
+"""Invariants of allocated CPUs, and allocations for which the machine lacks CPUs at present."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from nodeagent.core.resources.cpu.manager import CpuManager
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Yield the violated invariants about the owners of CPUs."""
+    """Yield the violated invariants that concern the owners of CPUs."""
     if not manager.static:
         return
     yield from _find_node_violations(manager, promises)
@@ -46,11 +46,13 @@ _OWNED: Fold[PodPromises, tuple[CpuSet, CpuSet]] = Fold(
     lambda _uid, pod: (pod.of(CpuHoldings).every_cpu, CpuSet()),
     lambda a, b: (a[0] | b[0], a[1] | b[1] | (a[0] & b[0])),
 )
-"""CPUs that pods hold, and CPUs that several pods hold."""
+"""CPUs that pods hold, and CPUs that more than one pod holds."""
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
-    """Yield overlaps of CPUs within a pod. Containers may overlap only if they never run at the same time or share the pod's pool."""
+    """Yield the overlaps between the CPUs of a pod's containers. Containers may overlap only if they never run at the same time, or if
+    they share the pod's pool.
+    """
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
     sets = dict(held.cpus)
@@ -82,8 +84,8 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
-    """Whether both containers share the pod's pool, or only the earlier one shares it and the later one is an init container. kubelet
-    writes such states.
+    """Whether both containers share the pod's pool, or only the earlier container does and the later container is an init container.
+    kubelet's states contain both cases.
     """
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
@@ -91,7 +93,7 @@ def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> boo
 
 
 def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
-    """Yield the allocations with offline CPUs."""
+    """Yield the allocations that contain offline CPUs."""
     online = CpuSet(manager.layout.online)
     for uid, name, cpus in exclusive_sets(promises):
         if not cpus <= online:

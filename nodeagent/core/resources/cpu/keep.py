@@ -1,4 +1,4 @@
-"""CPUs after a start of the agent: CPUs that pods keep on this machine, replacements for lost CPUs, and the resulting differences."""
+"""CPUs after a start of the agent. Pods keep CPUs on this machine and get replacements for lost CPUs, and the differences are reported."""
 
 from collections.abc import Iterator, Mapping
 
@@ -47,8 +47,8 @@ def find_cpus_in_cgroups(
 
 
 def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of all other containers, which include the shared pool. The pod's init containers are left out, because they may
-    have had the container's exclusive CPUs.
+    """Return the CPUs that all other containers use, shared pool included. The pod's init containers are left out, because they may have
+    used the container's exclusive CPUs.
     """
     apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
     above = {path.rpartition("/")[0] for path in observed} - {POOL}
@@ -66,7 +66,7 @@ def cpus_of(group: ObservedCgroup) -> CpuSet:
 
 
 def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
-    """Allocate the CPUs that a pod held, except reserved CPUs and CPUs of other pods."""
+    """Allocate the CPUs that a pod held before, except those that are now reserved or belong to other pods."""
     held = _choose_kept(manager, promises, pod, demand, before)
     after = with_default_set(promises, default_set(promises) - held.every_cpu)
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
@@ -101,10 +101,10 @@ def _choose_kept(
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Add CPUs to sets that are too small, close to the remaining CPUs.
+    """Add CPUs to sets that are too small, near the CPUs that the sets still have.
 
-    Return two results: with and without the CPUs that only plain init containers hold. Return no result if the options don't permit such a
-    set, or if there are CPU plugins, because plugins decide only on whole pods.
+    Return two results, with and without the CPUs that only plain init containers hold. Return no result if the options don't permit such
+    a set. Also return no result if there are CPU plugins, because they decide only on whole pods.
     """
     if manager.chooser is not None:
         return ()
@@ -144,7 +144,7 @@ def cpu_differences(
     *,
     by_pod: bool,
 ) -> Iterator[HoldingChange]:
-    """Return the differences between a container's CPUs and its earlier CPUs, or its request."""
+    """Yield the differences between a container's CPUs and its earlier CPUs, and between its CPUs and its request."""
     container = next(one for one in demand.containers if one.name == name)
     old_cpus, new_cpus = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0
@@ -180,7 +180,7 @@ def _explain_change(
 
 
 def list_cpu_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
-    """List the changes of the shared pool and of the reusable CPUs."""
+    """Yield the changes of the shared pool and of the reusable CPUs."""
     old, new = before.of(CpuBooks), after.of(CpuBooks)
     if old.default != new.default:
         yield MachineChange("shared CPUs", str(old.default) or "none", str(new.default) or "none")

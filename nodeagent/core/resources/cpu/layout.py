@@ -1,4 +1,4 @@
-"""The machine as groups of CPUs in bitmasks, with kubelet's average sizes and the nesting of groups. The layout is built once."""
+"""The machine as groups of CPUs in bitmasks, with kubelet's average group sizes and the nesting of groups. A layout is built only once."""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -28,31 +28,31 @@ class NodeSet(Struct, frozen=True):
     cpus: CpuMask
     size: int
     sockets: int
-    """Number of sockets that contain CPUs of the set."""
+    """Number of sockets that have CPUs of the set."""
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""Inner groups of each outer group, by the ID of the outer group, in ascending order. An inner group is listed if it has a CPU in common
-with the outer group.
+"""Inner groups of each outer group, in ascending order, by the ID of the outer group. An inner group is listed if the two have a CPU in
+common.
 """
 
 
 class CpuLayout(Struct, frozen=True):
     online: CpuMask
     cpu_count: int
-    """Number of CPUs as kubelet counts them. On machines without NUMA directories, offline CPUs count, too."""
+    """Number of CPUs as kubelet counts them. On machines without NUMA directories, this number includes offline CPUs."""
     cores: tuple[CpuGroup, ...]
     uncores: tuple[CpuGroup, ...]
     nodes: tuple[CpuGroup, ...]
     """NUMA nodes that have CPUs."""
     sockets: tuple[CpuGroup, ...]
     numa_first: bool
-    """Whether there are at least as many sockets as NUMA nodes, so that NUMA nodes count as the larger groups."""
+    """Whether NUMA nodes count as larger groups than sockets, because there are at least as many sockets as NUMA nodes."""
     per_core: int
     per_socket: int
     per_uncore: int
-    """Average sizes of cores, sockets and uncore caches, rounded down. kubelet considers a group of this size whole. On asymmetric
-    machines, it is possible that none of the groups has this size.
+    """Average number of CPUs per uncore cache, rounded down. (The two fields above are the averages for cores and sockets.) kubelet
+    considers a group of this size whole. On asymmetric machines, possibly no group has this size.
     """
     socket_count: int
     nodes_of_sockets: Nesting
@@ -61,7 +61,7 @@ class CpuLayout(Struct, frozen=True):
     """Cores by socket if `numa_first`, otherwise by NUMA node."""
     uncores_of_nodes: Nesting
     core_size: int | None
-    """Number of CPUs of each core. None means that cores differ in size (hybrid cores, offline siblings)."""
+    """Number of CPUs of each core. None means that cores have different sizes (hybrid cores, offline siblings)."""
     smallest_large: int
     """Number of CPUs of the smallest NUMA node or socket."""
 
@@ -109,7 +109,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
-        """Return the layout with only these CPUs. Nodes and sockets remain even without CPUs, because hints may contain them."""
+        """Return the layout with only these CPUs. Nodes and sockets without CPUs remain, because hints may contain them."""
         return CpuLayout._from_groups(
             tuple(part for part in _limit_groups(self.cores, cpus) if part.size),
             tuple(part for part in _limit_groups(self.uncores, cpus) if part.size),
@@ -128,14 +128,14 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """Return how many nodes are needed for this many CPUs on an empty machine. If the machine has too few CPUs, return the number of
+        """Return the number of nodes that this many CPUs need on an empty machine. If the machine has too few CPUs, return the number of
         all nodes.
         """
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
     def node_sets(self) -> tuple[NodeSet, ...]:
-        """Return all sets of nodes by size, in lexicographic order within a size."""
+        """Return all sets of nodes, sorted by size, and lexicographically within a size."""
         sets = []
         for mask in masks_by_size([node.id for node in self.nodes]):
             cpus = self.cpus_of_nodes(mask)
@@ -152,7 +152,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Tell whether some of these cores, each taken whole, have exactly `count` CPUs together."""
+        """Tell whether some of these cores, if each is taken as a whole, have exactly `count` CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -171,15 +171,15 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def find_whole_count(self, count: int, step: int) -> int | None:
-        """Return the nearest number of CPUs that consists of whole cores on an empty machine. Numbers are tried from `count` in steps of 1
-        or -1. None means that there is no such number nearby.
+        """Return the nearest number of CPUs that whole cores can provide on an empty machine. Numbers are tried from `count` on, in
+        steps of 1 or -1. None means that no such number is near.
         """
         largest = max((core.size for core in self.cores), default=0)
         counts = range(count, max(0, count + step * (largest + 1)), step)
         return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs with all their sibling CPUs."""
+        """Return the CPUs together with all their sibling CPUs."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

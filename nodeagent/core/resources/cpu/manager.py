@@ -1,7 +1,7 @@
 """The CPU manager's policies `none` and `static`, which allocate and release exclusive CPUs.
 
-A decision takes promises and returns new ones, with the increments of metrics. Topology hints are bitmasks in this module. Pods with
-pod-level resources are in pods.py.
+A decision takes promises and returns new ones, with the increments of metrics. In this module, topology hints are bitmasks. The module
+pods.py handles pods with pod-level resources.
 """
 
 from collections.abc import Iterator
@@ -56,11 +56,11 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder for a pod in the choice of reserved CPUs."""
+"""Placeholder for a pod in the question for reserved CPUs, which belong to no pod."""
 
 
 class CoreClass(Struct, frozen=True):
-    """A class of cores, on a machine with several classes."""
+    """One class of cores on a machine with several classes."""
 
     name: str
     cpus: CpuMask
@@ -70,12 +70,12 @@ class CoreClass(Struct, frozen=True):
 
 
 class WholeCores(Struct, frozen=True):
-    """Filter step of full-pcpus-only."""
+    """The Filter step of full-pcpus-only."""
 
     layout: CpuLayout
 
     def filter(self, question: Question) -> CpuSet:
-        """Return the free CPUs whose whole core is free."""
+        """Return those free CPUs whose whole core is free."""
         return CpuSet(self.layout.whole_cores(question.free.bits))
 
 
@@ -86,10 +86,10 @@ class Chooser(Protocol):
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
     def filtered(self, manager: "CpuManager", question: Question, *, is_for_hints: bool) -> Question:
-        """Return the free CPUs after Filter, and after PostFilter if Filter leaves too few CPUs."""
+        """Return the question with the free CPUs that are left after Filter. If Filter leaves too few CPUs, PostFilter is called, too."""
 
     def offered(self, manager: "CpuManager", question: Question) -> Question:
-        """Return the question after Filter, PostFilter and PreScore."""
+        """Return the question with the results of Filter, PostFilter and PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs by the plugins' Select and Score and by the policy."""
@@ -105,9 +105,9 @@ class CpuManager(Struct, frozen=True):
     options: CpuOptions
     reserved: CpuSet
     reserved_cores: CpuMask
-    """Reserved CPUs, and all CPUs on the same cores."""
+    """Reserved CPUs, together with all CPUs on the same cores."""
     universe: CpuMask
-    """All CPUs that may be in the default set. Strictly reserved CPUs aren't included."""
+    """All CPUs that may be in the default set. Strictly reserved CPUs are not among them."""
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
@@ -116,17 +116,17 @@ class CpuManager(Struct, frozen=True):
     grantable: CpuMask
     """CPUs that may be allocated exclusively."""
     preferred: CpuMask = CpuMask(0)
-    """CPUs to allocate first if there are enough of them (`isolatedCPUs: prefer`)."""
+    """CPUs that are allocated first if there are enough of them (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in hint order. Empty if hints aren't needed, or if there are too many sets."""
+    """Every set of NUMA nodes, in the order of hints. The tuple is empty if hints aren't needed, or if there are too many sets."""
     classes: tuple[CoreClass, ...] = ()
-    """Classes of cores. Empty if all cores are alike."""
+    """Classes of cores. There are none if the machine has only one kind of core."""
     machine: CpuLayout | None = None
-    """Layout of the whole machine, if `layout` is limited to one class of cores."""
+    """Layout of the whole machine. It is set only if `layout` is limited to one class of cores."""
     keeps_first: bool = True
-    """Whether a resized container keeps at least the CPUs from its admission."""
+    """Whether a resized container keeps at least the CPUs that it got at its admission."""
     uses_all_nodes: bool = False
-    """Whether containers with memory get CPUs of every NUMA node of their hint if possible (sameNumaNodes)."""
+    """Whether containers with memory get CPUs on every NUMA node of their hint, if possible (sameNumaNodes)."""
     chooser: Chooser | None = None
     """Caller of the CPU plugins. None means that plugins aren't configured."""
 
@@ -136,11 +136,11 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def policy(self) -> Select:
-        """Select step that the configured options determine."""
+        """Return the Select step for the configured options."""
         return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs, by the CPU plugins if some are configured, otherwise by the policy."""
+        """Choose CPUs by the CPU plugins, or by the policy if no plugins are configured."""
         if question.count < 1:
             return CpuSet()
         if self.chooser is not None:
@@ -148,11 +148,11 @@ class CpuManager(Struct, frozen=True):
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, question: Question) -> Question:
-        """Return the question for hints, limited to the CPUs that plugins leave."""
+        """Return the question that hints are based on, limited to the CPUs that plugins leave."""
         return question if self.chooser is None else self.chooser.filtered(self, question, is_for_hints=True)
 
     def offered(self, question: Question) -> Question:
-        """Return the question limited to the CPUs that plugins leave, with the plugins' scores."""
+        """Return the question limited to the CPUs that plugins leave, together with the plugins' scores."""
         return question if self.chooser is None else self.chooser.offered(self, question)
 
     def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
@@ -160,11 +160,11 @@ class CpuManager(Struct, frozen=True):
         return None if self.chooser is None else self.chooser.vetoed(question, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Return the question about `count` of the free CPUs."""
+        """Build the question about `count` of the free CPUs."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
-        """Return the manager limited to the cores of this class."""
+        """Return a copy of the manager that is limited to the cores of this class."""
         core_class = next(each for each in self.classes if each.name == name)
         picking, distributing, filters = _build_pick_steps(self.options, core_class.layout, self.quirks, self.observer)
         return replace(
@@ -179,7 +179,7 @@ class CpuManager(Struct, frozen=True):
         )
 
     def of_whole_cores(self) -> "CpuManager":
-        """Return the manager that allocates whole cores only, as with full-pcpus-only."""
+        """Return a copy of the manager that allocates only whole cores, as with full-pcpus-only."""
         if self.options.full_pcpus_only:
             return self
         options = replace(self.options, full_pcpus_only=True, distribute_cpus_across_cores=False)
@@ -188,7 +188,7 @@ class CpuManager(Struct, frozen=True):
         return replace(self, options=options, picking=picking, distributing=distributing, filters=filters)
 
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
-        """Return the manager with another observer of its choices. None removes the observer."""
+        """Return a copy of the manager with another observer of its choices. None removes the observer."""
         distributing = self.distributing
         if distributing is not None:
             distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
@@ -196,17 +196,17 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def nodes(self) -> tuple[CpuGroup, ...]:
-        """NUMA nodes of the machine that have CPUs."""
+        """Return the machine's NUMA nodes that have CPUs."""
         return (self.machine or self.layout).nodes
 
     @property
     def observer(self) -> PickObserver | None:
-        """Observer of the choices of CPUs. None unless a decision is explained."""
+        """Return the observer of the choices of CPUs. It is None unless a decision is being explained."""
         return self.picking.observer
 
     def usable(self, question: Question, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs among these that may be allocated under the policy's options. With full-pcpus-only, these are the CPUs of whole
-        cores.
+        """Return those of the given CPUs that may be allocated under the policy's options. With full-pcpus-only, these are the CPUs of
+        whole cores.
         """
         for step in self.filters:
             cpus = step.filter(over(question, cpus, question.count)).bits
@@ -225,7 +225,7 @@ def over(question: Question, free: CpuMask, count: int) -> Question:
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
-    """Build the CPU manager. If the machine or the configuration is unsuitable, return the errors in kubelet's words instead."""
+    """Build the CPU manager. If it doesn't suit the machine or the configuration is invalid, return the errors in kubelet's words."""
     layout = CpuLayout.of(topology)
     refused: list[StartRefused] = []
     listed = placement.reserved_system_cpus
@@ -266,7 +266,9 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Check policy, reserved amount and options as far as possible without a machine. Return the valid options and the errors."""
+    """Check the policy, the reserved amount and the options, as far as possible without a machine. Return the valid options and the
+    errors.
+    """
     policy = placement.cpu_manager_policy
     if policy == "none":
         if not placement.cpu_manager_policy_options:
@@ -307,7 +309,7 @@ def _add_static_prefix(refused: StartRefused) -> StartRefused:
 def _choose_reserved(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
 ) -> CpuSet | StartRefused:
-    """Return the configured reserved CPUs, or choose them if only their amount is configured."""
+    """Return the configured reserved CPUs. If only their amount is configured, choose them."""
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
@@ -381,7 +383,7 @@ def _build_manager(
 
 
 def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
-    """Return the values of the CPU metrics right after a start. Empty unless Erratum.GAUGES_DRIFT is reproduced."""
+    """Return the values of the CPU metrics right after a start. There are none unless Erratum.GAUGES_DRIFT is reproduced."""
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
     exclusive = exclusive_cpus(promises)
@@ -438,7 +440,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse a request that can't be met with whole cores (full-pcpus-only). None means that the request isn't refused."""
+    """Refuse a request that whole cores can't provide exactly (full-pcpus-only). None means that the request isn't refused."""
     count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -463,7 +465,7 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose CPUs from the NUMA nodes of the mask first, then from other nodes. If there are enough preferred CPUs, use only these."""
+    """Choose CPUs, first on the NUMA nodes of the mask, then on other nodes. If there are enough preferred CPUs, choose only among them."""
     preferred = CpuMask(question.free.bits & manager.preferred)
     if preferred and _is_preferred_sufficient(manager, question, preferred, mask):
         chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
@@ -475,9 +477,7 @@ def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) 
 def _is_preferred_sufficient(
     manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
 ) -> bool:
-    """Tell whether there are enough preferred CPUs. On the mask's nodes, they must also provide as many CPUs as all available CPUs
-    would.
-    """
+    """Tell whether there are enough preferred CPUs. On the mask's nodes, they must provide as many CPUs as all available CPUs could."""
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
     return (
@@ -524,8 +524,8 @@ def _asks_for_memory(question: Question) -> bool:
 
 
 def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask, *, isolated: bool) -> CpuSet | None:
-    """Choose CPUs on every node of the mask, because the container's memory is on all of these nodes. None means that there is no such
-    choice.
+    """Choose CPUs on every node of the mask, because the container's memory is on all of these nodes. None means that this isn't
+    possible.
     """
     shares = divide_among_nodes(manager, question, mask)
     if shares is None:
@@ -550,8 +550,8 @@ def divide_among_nodes(
     """Divide the request among all nodes of the mask, in whole cores if possible.
 
     Returns:
-        For each node, its ID, its free CPUs and its share. None means that some node can't provide a share, or that all nodes together have
-            too few CPUs.
+        The ID, the free CPUs and the share of each node. None means that some node can't provide a share, or that all nodes together
+            have too few CPUs.
     """
     layout = manager.layout
     free = {node.id: CpuMask(question.free.bits & node.cpus) for node in layout.nodes if mask >> node.id & 1}
@@ -569,7 +569,7 @@ def divide_among_nodes(
 
 
 def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:
-    """Return the number of CPUs to take from the mask's nodes: as many as possible, but at most the number needed."""
+    """Return the number of CPUs to take from the mask's nodes, which is the largest possible number up to the number needed."""
     near = min(count, near_cpus.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -597,8 +597,8 @@ def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
 
 
 def _find_next_reuse(books: CpuBooks, uid: str, kind: ContainerKind, own: CpuSet) -> CpuReuse | None:
-    """Return the CPUs that the pod's later containers may reuse, after a container's allocation. An init container's CPUs stay reusable
-    until another container takes them. CPUs of other pods are no longer reusable.
+    """Return the CPUs that the pod's later containers may reuse after this container's allocation. An init container's CPUs stay
+    reusable until another container takes them. CPUs of other pods are no longer reusable.
     """
     if books.reuse is None and kind is not ContainerKind.INIT:
         return None
@@ -658,7 +658,9 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's CPU set once its containers no longer hold slices of it (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release a pod's CPU set once no container holds a slice of it any more. While Erratum.POD_ENTRY_LEAKS is reproduced, the set isn't
+    released.
+    """
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     if held.pod_cpus is None or held.cpus:

@@ -1,4 +1,4 @@
-"""Options of the static CPU policy: their maturity, their values, and the pairs that exclude each other."""
+"""Options of the static CPU policy. This module has their maturity, their values, and the pairs that exclude each other."""
 
 from msgspec import Struct
 
@@ -39,7 +39,7 @@ class CpuOptions(Struct, frozen=True):
 
 
 def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Check the configured options as far as possible without a machine.
+    """Check the configured options, as far as possible without a machine.
 
     Returns:
         The valid options, and the errors of the invalid options in kubelet's order.
@@ -94,12 +94,12 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
 
 
 def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
-    """Return the errors of options that are unsuitable for the machine.
+    """Return the errors of options that don't suit the machine.
 
     Args:
         options: the options as read.
-        socket_count: sockets of the machine, as kubelet counts them.
-        numa_count: NUMA nodes with CPUs.
+        socket_count: number of the machine's sockets, as kubelet counts them.
+        numa_count: number of NUMA nodes with CPUs.
     """
     if not options.align_by_socket or socket_count <= numa_count:
         return ()

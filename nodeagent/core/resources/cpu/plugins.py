@@ -1,4 +1,4 @@
-"""Check of the answers of CPU plugins. An answer is rejected if it contains CPUs that aren't free, a wrong number of CPUs, or values of a
+"""Check of the answers of CPU plugins. An answer is rejected if it contains CPUs that aren't free, the wrong number of CPUs, or values of a
 wrong type.
 
 This module is loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
@@ -25,13 +25,13 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Largest absolute value of a number in plugins' answers."""
+"""Largest absolute value of any number in a plugin's answer."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
 class PluginChooser(Struct, frozen=True):
-    """Implements `Chooser` (core/resources/cpu/manager.py)."""
+    """Implementation of `Chooser` (core/resources/cpu/manager.py)."""
 
     plugins: tuple[CpuPlugin, ...]
 
@@ -49,7 +49,7 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = False) -> Question:
-    """Call Filter, and then PostFilter if Filter leaves too few CPUs. Return the remaining CPUs."""
+    """Call Filter. If Filter leaves too few CPUs, call PostFilter, too. Return the question with the remaining CPUs."""
     left = question
 
     def report_left(plugin: CpuPlugin, point: Point) -> None:
@@ -84,8 +84,8 @@ def offered(manager: CpuManager, question: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the CPUs selected by the first plugin with an opinion, or else by the policy. If plugins score, choose the combination with
-    the highest score.
+    """Choose the CPUs that the first plugin with an opinion selects. If no plugin has one, choose by the policy. If plugins give scores
+    to combinations, choose the combination with the highest score.
     """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
@@ -115,8 +115,8 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
 
 
 def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose among the CPUs with the highest scores, as many as are needed. Also return the question limited
-    to these CPUs.
+    """Let the policy choose among the CPUs with the highest scores, which are as many as needed. Also return the question limited to
+    these CPUs.
     """
     silent = manager.observed_by(None).policy
     best = 0
@@ -147,7 +147,7 @@ def vetoed(plugins: Iterable[CpuPlugin], question: Question, cpus: CpuSet) -> Re
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Return a sort key for a pod in the queue, by the plugins' Sort."""
+    """Return a pod's sort key in the queue, according to the plugins' Sort. Return a refusal if a plugin fails."""
     try:
         return tuple(
             _check_number(plugin, Point.SORT, _call_point(plugin, Point.SORT, pod))
@@ -161,8 +161,8 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue by the plugins' Sort. Pods with equal keys keep their order. A pod that a plugin fails to sort comes last, and is
-    refused at its decision.
+    """Sort the queue by the plugins' Sort. Pods with equal keys keep their order. A pod whose Sort fails comes last, and is refused by
+    its decision.
     """
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
@@ -180,11 +180,11 @@ class Note(Struct, frozen=True):
     container: str
     text: str
     has_failed: bool = False
-    """Whether the text is an error instead of a note. Errors can't prevent a release."""
+    """Whether the text is an error instead of a note. Even then, the CPUs are released."""
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Call Deallocate for each container that has lost CPUs, even if the container still holds other CPUs."""
+    """Call Deallocate for each container that has lost CPUs, even if it still holds other CPUs. Return the plugins' notes."""
     notes = []
     held_after = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     lost = [(uid, name, cpus - held_after.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
@@ -214,7 +214,7 @@ def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
 
 
 def failed(err: PluginFailedError) -> Refusal:
-    """Return the refusal of a pod whose plugin has failed."""
+    """Return the refusal of a pod for which a plugin has failed."""
     return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
 
 

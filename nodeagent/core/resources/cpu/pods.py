@@ -1,7 +1,7 @@
-"""Pods with pod-level resources in the CPU manager (KEP-5526): one set for the pod, divided among its containers.
+"""Pods with pod-level resources in the CPU manager (KEP-5526). The pod has one CPU set, which is divided among its containers.
 
-Plain init containers run one after another, so their slices overlap with the slices of later containers. Sidecars and apps have exclusive
-slices. The CPUs that aren't exclusive to a container are the pod's shared pool.
+Plain init containers run one after the other, so their slices overlap with the slices of later containers. Sidecars and app containers
+have exclusive slices. All other CPUs of the set form the pod's shared pool.
 """
 
 from msgspec import Struct
@@ -102,7 +102,9 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
 
 
 def _check_slices(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse exclusive slices that aren't whole cores. kubelet allocates parts of cores (Erratum.HALF_CORES_HANDED_OUT)."""
+    """Refuse exclusive slices that don't consist of whole cores. kubelet allocates parts of cores instead
+    (Erratum.HALF_CORES_HANDED_OUT).
+    """
     if not manager.picking.whole_cores:
         return None
     slices = (over(question, question.free.bits, c.cpus) for c in question.pod.containers if c.cpus)
@@ -119,12 +121,12 @@ class _Partition(Struct, frozen=True):
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """Changes of metrics. If a container lacks CPUs, the changes for the containers before it are included."""
+    """Changes of metrics. If a container lacks CPUs, only the changes for the containers before it are included."""
     shortage: CpuShortage | None = None
 
 
 def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> _Partition:
-    """Divide the pod's set among its containers."""
+    """Divide the pod's CPU set among its containers."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
     sharing: list[str] = []

@@ -1,7 +1,7 @@
-"""Extension points for choosing CPUs, as typed protocols. kubelet's own policies use the same points as plugins.
+"""Extension points of the choice of CPUs, as typed protocols. kubelet's own policies are implemented by the same points as plugins.
 
-A plugin implements one or more points. Each point is a pure function of its arguments, so the same question gets the same answer.
-plugins.py checks the answers of plugins. The answers of the built-in policies need no check.
+A plugin implements one or more points. Each point is a pure function of its arguments, so the same question must get the same answer.
+plugins.py checks the answers of plugins. The answers of built-in policies need no check.
 """
 
 import enum
@@ -22,7 +22,7 @@ from nodeagent.errors import printable
 
 
 class Point(enum.StrEnum):
-    """Extension points with their names in the CPU Manager Plugin Model, in the order of calls."""
+    """Extension points, in the order of calls. Their names are those of the CPU Manager Plugin Model."""
 
     SORT = "Sort"
     FILTER = "Filter"
@@ -35,37 +35,37 @@ class Point(enum.StrEnum):
 
     @property
     def method(self) -> str:
-        """Name of the method that implements the point."""
+        """Return the name of the method that implements the point."""
         return self.name.lower()
 
 
 Scores = Mapping[int, int]
-"""Scores by CPU. CPUs with higher scores are preferred. A missing CPU has score 0."""
+"""Scores of CPUs. CPUs with higher scores are preferred. A CPU that isn't listed has the score 0."""
 NO_SCORES: Scores = MappingProxyType({})
 
 
 class Question(
     Struct, frozen=True, gc=False
 ):  # gc=False, because a question is created once or twice for each decision, and is never part of a reference cycle
-    """Question to a point: a request for a number of the free CPUs."""
+    """Question to an extension point. It requests a number of the free CPUs."""
 
     topology: Topology
     promises: Promises
     """Current promises, including allocations to earlier containers of the pod."""
     pod: PodDemand
     container: str | None
-    """Name of the container. None means the pod as a whole."""
+    """Name of the container. None means that the pod as a whole is meant."""
     free: CpuSet
-    """Free CPUs that earlier points have left. Select and Score are first called for the CPUs on the nodes of the merged hint. They are
-    called again with other CPUs if CPUs are still missing.
+    """Free CPUs that earlier points have left. Select and Score are first called with the CPUs on the nodes of the merged hint. If CPUs
+    are still missing, Select and Score are called again with other CPUs.
     """
     count: int
     scores: Scores = NO_SCORES
-    """Scores that the plugins' PreScore gave, added up for each CPU."""
+    """Scores from the plugins' PreScore, added up for each CPU."""
 
 
 class CpuShortage(Struct, frozen=True):
-    """A request that can't be met. The text is in kubelet's words."""
+    """Refusal of a request for lack of CPUs. The text is in kubelet's words."""
 
     message: str
 
@@ -83,7 +83,7 @@ class ReturnedCpus(Struct, frozen=True):
 
 class Sort(Protocol):
     def sort(self, pod: Pod) -> int:
-        """Return the position of a waiting pod. Pods with lower positions come first, and pods with equal positions keep their order."""
+        """Return a number that orders the waiting pods. Lower numbers come first, and pods with equal numbers keep their order."""
 
 
 class Filter(Protocol):
@@ -93,40 +93,38 @@ class Filter(Protocol):
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return the CPUs to choose from if the filters have left too few. The question's `free` contains the CPUs before the filters. None
-        means that the plugin doesn't offer any.
+        """Return the CPUs to choose from, if the filters have left too few CPUs. The question's `free` has the CPUs before the filters.
+        None means that the plugin doesn't offer any.
         """
 
 
 class PreScore(Protocol):
     def pre_score(self, question: Question) -> Scores:
-        """Return a score for each CPU. A higher score means that the CPU suits the pod better."""
+        """Return scores for CPUs. A higher score means that the CPU suits the pod better."""
 
 
 class Select(Protocol):
     def select(self, question: Question) -> CpuSet | CpuShortage | None:
-        """Return `count` of the free CPUs. None means that the plugin has no opinion. Only the built-in policies may answer with a
-        shortage.
-        """
+        """Return `count` of the free CPUs. None means that the plugin has no opinion. Only built-in policies may return a shortage."""
 
 
 class Score(Protocol):
     def score(self, question: Question, cpus: CpuSet) -> int:
-        """Return the score of a combination that Select or the policy has chosen."""
+        """Return the score of a combination of CPUs that Select or the policy has chosen."""
 
 
 class Allocate(Protocol):
     def allocate(self, question: Question, cpus: CpuSet) -> str | None:
-        """Return an objection to these CPUs for the container, which refuses the pod. None means that the plugin has no objection."""
+        """Return an objection to these CPUs. An objection refuses the pod. None means that the plugin has no objection."""
 
 
 class Deallocate(Protocol):
     def deallocate(self, returned: ReturnedCpus) -> str | None:
-        """Return a note for the log about released CPUs. None means that there is nothing to note."""
+        """Return a note about released CPUs for the log. None means that there is nothing to note."""
 
 
 _MAX_CHARACTERS = 1000
-"""Maximum length, in characters, of the text of a failure, which may quote CPU sets or the plugin's own text."""
+"""Maximum length of a failure's text in characters. The text may quote CPU sets or the plugin's own text."""
 
 
 class PluginFailedError(ResourceFailedError):

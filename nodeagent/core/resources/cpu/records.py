@@ -8,12 +8,12 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class CpuRecord(Struct, frozen=True):
-    """Content of kubelet's file. CPU sets are still text, because kubelet checks the policy's name before parsing them."""
+    """Content of kubelet's file. CPU sets are still text, because kubelet checks the policy's name before it parses them."""
 
     policy_name: str
     default: str
     entries: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    """Entries as (pod UID, (container name, set as text)), sorted."""
+    """Sorted entries, as (pod UID, (container name, CPU set as text))."""
     pod_entries: tuple[tuple[str, CpuSet], ...] = ()
 
 

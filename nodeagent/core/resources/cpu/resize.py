@@ -1,4 +1,4 @@
-"""Resize of a running container's exclusive CPUs (KEP-5554). The container keeps at least the CPUs from its admission."""
+"""Resize of a running container's exclusive CPUs (KEP-5554). The container keeps at least the CPUs that it got at its admission."""
 
 from msgspec.structs import replace
 
@@ -58,8 +58,8 @@ def resize_cpus(
 def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose the CPUs that a container with a lowered request keeps: the CPUs from its admission, and the policy's choice of its other
-    CPUs.
+    """Choose the CPUs that a container keeps when its request is lowered. These are the CPUs from its admission, and the policy's choice
+    among its other CPUs.
     """
     first = promises.of_pod(pod.uid).of(CpuHoldings).remaining_first_set(now.name) or own
     if now.cpus < len(first) and (pod.pins_units or not manager.keeps_first):
@@ -81,7 +81,9 @@ def _choose_more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose additional CPUs, first on the container's NUMA nodes. Other nodes are excluded if the topology manager's policy is strict."""
+    """Choose additional CPUs, preferably on the container's NUMA nodes. Under a strict policy of the topology manager, other nodes are
+    excluded.
+    """
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
     free, all_cpus = free_cpus(promises, manager.grantable).bits, CpuMask(manager.universe & manager.grantable)
@@ -114,8 +116,8 @@ def _choose_more(
 
 
 def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return CPUs of init containers that end before this container starts. The pod still holds these CPUs, but its other containers don't
-    use them.
+    """Return the CPUs of init containers that end before this container starts. The pod still holds these CPUs, but none of its other
+    containers uses them.
     """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()
@@ -132,8 +134,8 @@ def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: Container
 def _choose_including(
     manager: CpuManager, question: Question, kept: CpuSet, mask: NumaMask | None
 ) -> CpuSet | NotResized:
-    """Choose CPUs that include the CPUs to keep. If the policy's choice lacks some of these, only the additional CPUs are chosen by the
-    policy.
+    """Choose CPUs that include the CPUs to keep. If the policy's choice lacks some of these, let the policy choose only the additional
+    CPUs.
     """
     if len(kept) == question.count:
         return kept

@@ -1,4 +1,4 @@
-"""Conversion of a CPU checkpoint into promises, and the messages that refuse content which the static policy doesn't accept."""
+"""Conversion of a CPU checkpoint into promises. Content that the static policy doesn't accept is refused with kubelet's messages."""
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> 
 
     Args:
         manager: the manager as configured now.
-        record: the content. None means that there is no file.
+        record: the content of the file. None means that the file doesn't exist.
     """
     if record is None:
         promises = Promises()
@@ -110,7 +110,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
 
 
 def _find_double_owner(promises: Promises) -> StartRefused | None:
-    """Refuse CPUs of a pod that also belong to another pod or to the shared pool. None means that the CPUs aren't refused."""
+    """Refuse promises in which CPUs of a pod also belong to another pod or to the shared pool. None means that there are no such CPUs."""
     allocated = CpuSet()
     for uid, pod in promises.pods:
         pod_cpus = pod.of(CpuHoldings).every_cpu

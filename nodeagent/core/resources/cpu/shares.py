@@ -1,4 +1,4 @@
-"""Shares of NUMA nodes in one allocation of CPUs, if every node of a hint provides some CPUs (sameNumaNodes)."""
+"""Shares of NUMA nodes in one allocation of CPUs, in case every node of a hint must provide some CPUs (sameNumaNodes)."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -8,12 +8,12 @@ def divide_evenly(free: Sequence[int], count: int, size: int) -> tuple[int, ...]
     """Divide `count` CPUs among nodes as evenly as their free CPUs allow. Each node provides at least one group of CPUs.
 
     Args:
-        free: free CPUs of each node.
+        free: number of free CPUs of each node.
         count: the number of CPUs to divide.
         size: the number of CPUs that stay together.
 
     Returns:
-        The number of CPUs of each node. None means that such a division is impossible.
+        The number of CPUs that each node provides. None means that such a division is impossible.
     """
     groups, remainder = divmod(count, size)
     room = [each // size for each in free]

@@ -1,4 +1,4 @@
-"""Devices in explanations: the allocated devices."""
+"""Devices in explanations, namely the allocated devices."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ class DeviceStep(Struct, frozen=True):
 
     container: str | None
     devices: tuple[HeldDevice, ...]
-    """Allocated devices. Empty after a refusal."""
+    """Allocated devices. There are none after a refusal."""
     refused: bool
 
 
 class DeviceExplainer(Explainer, frozen=True):
-    """Implements `Explainer` for devices (core/resources/explainer.py)."""
+    """Implementation of `Explainer` for devices (core/resources/explainer.py)."""
 
     def explain_step(self, event: Allocated, _events: Sequence[ResourceEvent], pod: Pod) -> DeviceStep | None:
         if event.refusal is not None:
@@ -34,7 +34,5 @@ class DeviceExplainer(Explainer, frozen=True):
         return DeviceStep(event.container, given, refused=False)
 
     def find_lasting(self, held: PodPromises, _apps: frozenset[str]) -> DeviceHoldings:
-        """Return the devices, without the answers of device plugins. A repeated decision doesn't call plugins, so it has no such
-        answers.
-        """
+        """Return the devices without the answers of device plugins. A repeated decision has no answers, because it doesn't call plugins."""
         return DeviceHoldings(held.of(DeviceHoldings).devices)

@@ -1,7 +1,7 @@
 """NUMA hints of the device manager, by kubelet's rules (devicemanager/topology_hints.go).
 
-A set of NUMA nodes is a hint if enough allocatable devices are near its nodes. Sets are preferred if they have as few nodes as the request
-would need if all devices were free.
+A set of NUMA nodes is a hint if enough allocatable devices are near its nodes. The set is preferred if the request would need as many
+nodes with all devices free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def pool_hints(
         request: the number of requested devices.
         available: devices that can be allocated, or that the container already has.
         reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of these devices,
-            unless a device has no topology.
+            except near devices without topology.
     """
     kept = [device.nodes or 0 for device in reusable if device.nodes is not None or device.lists_minus_one]
     givable = [*kept, *(device.nodes or 0 for device in available)]
@@ -75,8 +75,8 @@ def _describe_hints(
     givable_nodes: Sequence[int],
     kept_nodes: Sequence[int],
 ) -> Hints:
-    """Return the hints as a family (core/numa/hint_family.py), if there are too many to list. Each number in the sequences is a mask of the
-    nodes near one device.
+    """Return the hints as a family (core/numa/hint_family.py), because there are too many to list. Each element of the sequences is the
+    mask of the nodes near one device.
     """
 
     def counts(devices: Sequence[int]) -> list[int]:

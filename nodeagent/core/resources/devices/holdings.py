@@ -15,9 +15,9 @@ class DeviceHoldings(Struct, frozen=True):
     """Devices that one pod holds. Every tuple is sorted by container name."""
 
     devices: tuple[tuple[str, tuple[HeldDevice, ...]], ...] = ()
-    """Devices of each container, sorted by resource and ID. Devices of plain init containers may also be listed for later containers."""
+    """Devices of each container, sorted by resource and ID. Later containers may also have the devices of plain init containers."""
     answers: tuple[tuple[str, tuple[tuple[str, bytes], ...]], ...] = ()
-    """Answers of device plugins to Allocate, by container and resource (formats/wire/device_plugins.py). The answers describe how the
+    """Answers of device plugins to Allocate, by container and resource (formats/wire/device_plugins.py). An answer describes how the
     container accesses its devices.
     """
 
@@ -33,12 +33,12 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(remove_item(self.devices, container), remove_item(self.answers, container))
 
     def of_container(self, container: str) -> "DeviceHoldings":
-        """Return the holdings of one container only."""
+        """Return only the holdings of one container."""
         devices = tuple(item for item in self.devices if item[0] == container)
         return DeviceHoldings(devices, tuple(item for item in self.answers if item[0] == container))
 
     def plus(self, other: "DeviceHoldings") -> "DeviceHoldings":
-        """Return the holdings, with containers from other holdings added or replaced."""
+        """Return the holdings together with other holdings, which take precedence for containers that occur in both."""
         devices, answers = self.devices, self.answers
         for name, own in other.devices:
             devices = put_item(devices, name, own)
@@ -47,22 +47,22 @@ class DeviceHoldings(Struct, frozen=True):
         return DeviceHoldings(devices, answers)
 
     def with_devices(self, container: str, devices: Iterable[HeldDevice]) -> "DeviceHoldings":
-        """Return the holdings with these devices instead of the container's present devices."""
+        """Return the holdings, in which these devices replace the container's present devices."""
         own = tuple(sorted(devices, key=lambda one: (one.resource, one.id)))
         return DeviceHoldings(put_item(self.devices, container, own), self.answers)
 
     def with_answer(self, container: str, resource: str, answer: bytes) -> "DeviceHoldings":
-        """Return the holdings with a device plugin's answer for a container added."""
+        """Return the holdings with an additional answer of a device plugin for a container."""
         own = put_item(next((answers for key, answers in self.answers if key == container), ()), resource, answer)
         return DeviceHoldings(self.devices, put_item(self.answers, container, own))
 
     def devices_of(self, name: str, resource: str | None = None) -> tuple[HeldDevice, ...]:
-        """Return a container's devices. Without a resource, return the devices of all resources."""
+        """Return a container's devices of one resource. If no resource is given, return its devices of all resources."""
         own = next((devices for key, devices in self.devices if key == name), ())
         return own if resource is None else tuple(device for device in own if device.resource == resource)
 
     def answer_of(self, name: str, resource: str) -> bytes | None:
-        """Return a device plugin's answer for a container. None means that a plugin wasn't called."""
+        """Return a device plugin's answer for a container. None means that no plugin was called."""
         own = next((answers for key, answers in self.answers if key == name), ())
         return next((answer for key, answer in own if key == resource), None)
 
@@ -72,24 +72,24 @@ class DeviceReuse(Struct, frozen=True):
 
     pod_uid: str
     devices: tuple[tuple[str, tuple[str, ...]], ...]
-    """IDs by resource, both sorted."""
+    """IDs of the devices by resource. Resources and IDs are sorted."""
 
     def of(self, resource: str) -> tuple[str, ...]:
         return next((ids for name, ids in self.devices if name == resource), ())
 
 
 class DeviceBooks(Struct, frozen=True):
-    """The device manager's data about the node. The data is empty between two decisions, unless kubelet's errata are reproduced."""
+    """The device manager's accounts for the whole node. They are empty between two decisions, unless kubelet's errata are reproduced."""
 
     reuse: DeviceReuse | None = None
     leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """IDs of devices that count as allocated although they aren't held by a pod, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A
-    resource without IDs was requested at some time.
+    """IDs of devices that count as allocated although no pod holds them, by resource (Erratum.REFUSED_PODS_HOLD_DEVICES). A resource
+    without IDs has been requested before.
     """
     ended: tuple[str, ...] = ()
-    """UIDs of the pods that have ended or were refused and still hold devices, sorted (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
+    """Sorted UIDs of the pods that have ended or were refused, and still hold devices (Erratum.REFUSED_PODS_HOLD_DEVICES)."""
     running: tuple[tuple[str, str], ...] | None = None
-    """Pod UID and name of the containers that run while kubelet starts. None means that kubelet knows all its pods."""
+    """Pod UID and name of each container that runs while kubelet starts. None means that kubelet knows all its pods."""
 
 
 def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
@@ -100,19 +100,19 @@ def taken_devices(promises: Promises) -> frozenset[tuple[str, str]]:
 
 
 def pods_with_devices(promises: Promises) -> Iterator[tuple[str, DeviceHoldings]]:
-    """Return the devices of all pods, including unrecovered ones, sorted by UID. Empty if the pods have no devices."""
+    """Return the devices of all pods, including unrecovered pods, sorted by UID. The result is empty if no pod has devices."""
     if not taken_devices(promises):
         return iter(())
     return ((uid, pod.of(DeviceHoldings)) for uid, pod in promises.all_pods())
 
 
 def count_answer_bytes(promises: Promises, resource: str) -> int:
-    """Return the total size, in bytes, of the answers of a resource's device plugin that pods hold."""
+    """Return the total size in bytes of the answers of a resource's device plugin that are stored for pods."""
     return promises.pods.fold(_ANSWER_BYTES).get(resource, 0)
 
 
 def count_devices(promises: Promises) -> dict[str, int]:
-    """Count the held devices of each resource, without claimed devices."""
+    """Count the held devices of each extended resource. Devices from claims aren't counted."""
     ids_by_resource: dict[str, set[str]] = {}
     for _, held in pods_with_devices(promises):
         for _, devices in held.devices:

@@ -7,12 +7,12 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return the devices that a pod keeps. A device that another container already keeps is left out. Later containers may share devices of
-    plain init containers.
+    """Return the devices that a pod keeps. Devices that another container already keeps are left out, except that later containers may
+    share devices of plain init containers.
     """
     kinds, own_names = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
-    """Claims by device key. Empty text means that the device is not claimed."""
+    """Claims by device key. An empty text means that the device isn't claimed."""
     own: dict[tuple[str, str], str] = {}
     for uid, held in promises.pods:
         for name, devices in held.of(DeviceHoldings).devices:

@@ -1,7 +1,8 @@
-"""Allocation of devices to a container, in kubelet's order (devicemanager/manager.go). Where kubelet's order is random, IDs decide.
+"""Allocation of devices to a container, in kubelet's order (devicemanager/manager.go). Where kubelet's order is random, devices are ordered
+by ID.
 
-Devices of the pod's init containers come first, then devices near the nodes of the merged hint, then other devices. A device that is gone
-stays allocated, so no other pod gets it.
+Devices of the pod's init containers come first, then devices near the nodes of the merged hint, then other devices. A device that has
+disappeared stays allocated, so no other pod gets it.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,9 @@ from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
-"""Maximum total size, in bytes, of one device plugin's answers for all pods. The answers are part of the state file."""
+"""Maximum total size in bytes of one device plugin's answers for all pods. The limit exists because the answers are part of the state
+file.
+"""
 
 
 class DeviceManager(Struct, frozen=True):
@@ -54,8 +57,8 @@ class DeviceManager(Struct, frozen=True):
         ]
 
     def reusable(self, pool: DevicePool, promises: Promises, uid: str) -> list[PoolDevice]:
-        """Return the devices that only plain init containers of the pod hold, healthy or not. Later containers can reuse them, because init
-        containers end first.
+        """Return the devices that only plain init containers of the pod hold, healthy or not. Later containers may reuse them, because
+        init containers end first.
         """
         reuse = promises.of(DeviceBooks).reuse
         if reuse is None or reuse.pod_uid != uid:
@@ -63,7 +66,7 @@ class DeviceManager(Struct, frozen=True):
         return find_devices(pool, reuse.of(pool.resource))
 
     def is_ignored(self, promises: Promises, resource: str) -> bool:
-        """Tell whether kubelet ignores the resource, because it isn't registered by a plugin and its devices aren't held by a pod
+        """Tell whether kubelet ignores the resource, because no plugin has registered it and no pod holds its devices
         (isDevicePluginResource).
         """
         if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
@@ -80,7 +83,7 @@ class DeviceManager(Struct, frozen=True):
 
 
 def find_devices(pool: DevicePool, ids: Iterable[str]) -> list[PoolDevice]:
-    """Return the devices with these IDs, with the plugin's data. Devices that the plugin doesn't list have no data."""
+    """Return the devices with these IDs. Devices that the plugin doesn't list get no other data than their IDs."""
     device_by_id = {device.id: device for device in pool.devices}
     return [device_by_id.get(id_) or PoolDevice(id_, is_healthy=False) for id_ in ids]
 
@@ -107,7 +110,7 @@ def allocate_container(
 
 
 def _update_reuse(promises: Promises, uid: str, container: ContainerDemand) -> Promises:
-    """Let later containers reuse an init container's devices until another container takes them."""
+    """Record which devices later containers may reuse. An init container's devices stay reusable until another container takes them."""
     books = promises.of(DeviceBooks)
     if books.reuse is None and container.kind is not ContainerKind.INIT:
         return promises
@@ -192,8 +195,8 @@ def _allocate_new(
 
 
 def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
-    """Count the devices chosen for a refused container as allocated, as kubelet does. This ends when the devices of an ended pod are
-    released, or when an Allocate fails.
+    """Count the devices chosen for a refused container as allocated, as kubelet does. They count until the devices of an ended pod are
+    released, or until an Allocate fails.
     """
     if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
         return promises
@@ -206,7 +209,7 @@ def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Ite
 def _split_by_affinity(
     pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None
 ) -> tuple[list[PoolDevice], list[PoolDevice]]:
-    """Return the devices near the hint's nodes, and all other devices. Among the others, devices with other nodes come before devices
+    """Split the devices into those near the hint's nodes, and all others. Among the others, devices with known nodes come before devices
     without known nodes (kubelet: filterByAffinity).
     """
     if affinity is None or not pool.has_topology:
@@ -221,8 +224,8 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Return the devices of `first`, completed with devices of `rest`. Devices that the plugin prefers are taken first (kubelet:
-    devicesToAllocate).
+    """Return the wanted number of devices, from `first` and then from `rest`. Within each list, devices that the plugin prefers come
+    first (kubelet: devicesToAllocate).
     """
     preferred = frozenset[str]()
     if pool.plugin is not None:

@@ -37,10 +37,10 @@ def owned(
     elsewhere: frozenset[str] = frozenset(),
     quirks: frozenset[Erratum] = frozenset(),
 ) -> "DeviceResource":
-    """Create the device manager for discovered devices and devices of plugins.
+    """Build the device manager, with discovered devices and with devices of plugins.
 
-    Without a scan, the manager has only the devices of plugins. If the configuration defines a resource, devices that a plugin lists under
-    the same name are ignored.
+    Without a scan of devices, the manager has only the devices of plugins. If the configuration defines a resource, a plugin's devices
+    of the same resource are ignored.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -49,13 +49,13 @@ def owned(
 
 
 class DeviceResource(Resource, frozen=True):
-    """Implements `Resource` for devices (core/resources/resource.py)."""
+    """Implementation of `Resource` for devices (core/resources/resource.py)."""
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
     """Pools of devices from device plugins."""
     elsewhere: frozenset[str] = frozenset()
-    """Extended resources that other managers allocate."""
+    """Names of extended resources that other managers allocate."""
     name: ClassVar[str] = "devices"
     holdings: ClassVar[type[DeviceHoldings]] = DeviceHoldings
     gives_way: ClassVar[bool] = True
@@ -137,7 +137,7 @@ class DeviceResource(Resource, frozen=True):
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated and the healthy devices of a resource, by the NUMA nodes near them."""
+        """Return the numbers of allocated and of healthy devices of a resource, by the NUMA nodes near the devices."""
         pool = self.manager.pool(name)
         if pool is None:
             return ()
@@ -172,7 +172,7 @@ class DeviceResource(Resource, frozen=True):
         return with_pod(promises, uid, held.having(own.without(name))), ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Yield allocated devices that are gone or unhealthy. Containers keep such devices."""
+        """Yield the allocated devices that have disappeared or are unhealthy. Containers keep such devices."""
         if not taken_devices(promises):
             return
         health_by_key = {
@@ -189,8 +189,8 @@ class DeviceResource(Resource, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
-        """Return a temporary refusal of a pod whose device plugins can't be asked about the pod yet. None means that the decision on the
-        pod can be made.
+        """Return a temporary refusal of a pod if its device plugins can't be asked about the pod yet. None means that a decision is
+        possible.
         """
         if self.has_pod(held, pod):
             return None
@@ -209,8 +209,8 @@ class DeviceResource(Resource, frozen=True):
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return the allocatable number of each resource. This is the number of healthy devices, or of allocated devices if these are more
-        (kubelet: sanitizeNodeAllocatable).
+        """Return the allocatable number of each resource. This is the number of healthy devices, or the number of allocated devices if
+        that is larger (kubelet: sanitizeNodeAllocatable).
         """
         counts: dict[str, int] = {}
         for pool in self.manager.pools:
@@ -219,7 +219,7 @@ class DeviceResource(Resource, frozen=True):
 
 
 def list_pools(selections: tuple[DeviceSelection, ...], discovered: PlacedDevices) -> tuple[DevicePool, ...]:
-    """Return the pools of discovered devices, in the order of the configuration."""
+    """Return the pools of discovered devices, in the order in which the configuration lists the resources."""
     return tuple(
         DevicePool(
             resource,

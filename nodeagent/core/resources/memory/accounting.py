@@ -1,6 +1,7 @@
-"""The memory manager's accounting: the memory of each NUMA node, allocations from groups of nodes, and releases.
+"""The memory manager's accounting. It has the memory of each NUMA node, and changes with allocations from groups of nodes and with
+releases.
 
-All blocks on a node are either on this node alone or on the same group of nodes.
+A block is memory on one node or on a group of nodes. All blocks on a node belong to the same group, or to this node alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""Largest value before kubelet's sums and differences wrap around. Without errata, amounts never come near this value."""
+"""Largest value before kubelet's sums and differences wrap around. Without errata, no amount comes near this value."""
 
 NodeAccounts = tuple[MemoryNode, ...]
 """Accounts of all NUMA nodes, in ascending order of their IDs."""
@@ -51,8 +52,8 @@ def take(
         nodes: the group.
         resource: the resource.
         size: the number of bytes.
-        spread: nodes with their shares. Each node provides its share in whole pages, as far as it is free. The rest, or everything if
-            `spread` is empty, is taken from the lowest nodes first.
+        spread: nodes with their shares. Each node provides its share in whole pages, as far as pages are free. The rest is taken from
+            the lowest nodes first, and so is everything if `spread` is empty.
     """
     for node, share in _share_out(size, page_size(resource), spread):
         machine, missing = _take_free(machine, NumaSet.of(node), resource, share, 1, group=nodes)
@@ -61,13 +62,13 @@ def take(
 
 
 def page_size(resource: str) -> int:
-    """Return the bytes of one page of a resource. `hugepages-2Mi` has pages of 2 MiB, and regular memory has pages of 4 KiB."""
+    """Return the page size of a resource in bytes. `hugepages-2Mi` has pages of 2 MiB, and regular memory has pages of 4 KiB."""
     name = resource.removeprefix(HUGEPAGES_PREFIX)
     return 4096 if name == resource else Quantity.parse(name).value()
 
 
 def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """Divide bytes by shares: whole pages, each node within one page of its exact share, and an incomplete page on the last node."""
+    """Divide bytes by shares. Each node gets whole pages, within one page of its exact share. An incomplete page goes to the last node."""
     whole, given, shares = sum(share for _, share in spread), 0, []
     so_far = 0
     for node, share in spread:
@@ -81,7 +82,9 @@ def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> lis
 def _take_free(
     machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1, group: NumaSet | None = None
 ) -> tuple[NodeAccounts, int]:
-    """Take free bytes like `take` without shares. Also return the number of bytes that weren't free. `nodes` may be part of the group."""
+    """Take free bytes as `take` does without shares. Also return the number of bytes that could not be taken. `nodes` may be a part of
+    the group.
+    """
     changed = []
     for node in machine:
         if node.id not in nodes:
@@ -97,9 +100,9 @@ def _take_free(
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1) -> NodeAccounts:
-    """Move `size` bytes of `count` blocks from free to reserved.
+    """Move `size` bytes, which belong to `count` blocks, from free to reserved.
 
-    Missing nodes are skipped. If too few bytes are free, the free bytes of the group's lowest node become negative.
+    Nodes that don't exist are skipped. If too few bytes are free, the free bytes of the group's lowest node become negative.
     """
     machine, missing = _take_free(machine, nodes, resource, size, count)
     if missing <= 0:
@@ -115,7 +118,9 @@ def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, coun
 
 
 def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
-    """Move the blocks' bytes back from reserved to free, lowest node first. In a group of several nodes, only the sums are meaningful."""
+    """Move the blocks' bytes back from reserved to free, on the lowest node first. In a group of several nodes, only the sums over the
+    group are meaningful.
+    """
     for block in blocks:
         size = block.size_bytes
         changed = []
@@ -149,7 +154,7 @@ def _move_bytes(
 
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
-    """Return the free bytes of the resource on the group."""
+    """Return the free bytes of the resource on a group of nodes."""
     # If the capacity of a node has shrunk, more memory may be allocated than the node has. Such a node has no free memory.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
@@ -162,5 +167,5 @@ def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """Yield each used node with its group of nodes, both as bitmasks."""
+    """Yield each used node and its group of nodes, both as bitmasks."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,4 +1,4 @@
-"""Memory in explanations: the allocated blocks, the free memory of each NUMA node, and amounts that are worth a trial."""
+"""Memory in explanations: the allocated blocks, the free memory of each NUMA node, and the amounts that are worth a trial."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,12 +24,12 @@ class MemoryStep(Struct, frozen=True):
     container: str | None
     hint: Hint
     blocks: Blocks
-    """Allocated blocks. Empty after a refusal."""
+    """Allocated blocks. There are none after a refusal."""
     taken: tuple[tuple[int, str, int], ...]
     """Newly allocated memory, as (NUMA node, resource, bytes). The rest of the blocks is reused from init containers."""
     refused: bool
     is_spread: bool = False
-    """Whether the memory is on the NUMA nodes of the container's CPUs, in proportion to them (spreadHugePages)."""
+    """Whether the memory is spread over the NUMA nodes of the container's CPUs, in proportion to the CPUs (spreadHugePages)."""
 
     @property
     def nodes(self) -> NumaSet:
@@ -49,9 +49,9 @@ class MemoryHeadroom(Struct, frozen=True):
     """Memory of one NUMA node."""
 
     amounts: tuple[FreeMemory, ...]
-    """Free memory. Empty under memory manager policy None."""
+    """Free memory of each resource. There is none under memory manager policy None."""
     group: NumaSet | None
-    """Group of nodes in which the node's memory is used. None means that the node isn't used in a group of several nodes."""
+    """Group of nodes to which the node belongs. None means that the node isn't used in a group of several nodes."""
 
     def free_of(self, resource: str) -> int:
         """Return the free bytes of a resource."""
@@ -63,7 +63,7 @@ class MemoryHeadroom(Struct, frozen=True):
 
 
 class MemoryExplainer(Explainer, frozen=True):
-    """Implements `Explainer` for memory (core/resources/explainer.py)."""
+    """Implementation of `Explainer` for memory (core/resources/explainer.py)."""
 
     resource: MemoryResource
 
@@ -91,7 +91,7 @@ class MemoryExplainer(Explainer, frozen=True):
         )
 
     def find_lasting(self, held: PodPromises, apps: frozenset[str]) -> MemoryHoldings:
-        """Return the memory of the app containers. Init containers release their memory after they have run."""
+        """Return the memory of the app containers. Init containers release their memory after they have ended."""
         memory = held.of(MemoryHoldings)
         for name in set(memory.holders) - apps:
             memory = memory.without(name)
@@ -119,10 +119,10 @@ class MemoryExplainer(Explainer, frozen=True):
         return fewest_nodes(promises, demand.memory or ()) if memory_accounts(promises) else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller requests in whole MiB or pages.
+        """Return smaller requests that are worth a trial, in whole MiB or pages.
 
-        A trial's result applies only to amounts that need the same number of NUMA nodes, because policy `restricted` refuses memory on
-        fewer nodes than the CPUs need.
+        The result of a trial holds only for amounts that need the same number of NUMA nodes, because policy `restricted` refuses memory
+        on fewer nodes than the CPUs need.
         """
         if sought.resource != MEMORY and not sought.resource.startswith(HUGEPAGES_PREFIX):
             return None

@@ -1,6 +1,7 @@
-"""Groups of NUMA nodes that could provide an amount of memory: the memory manager's hints, computed from a table of all nodes.
+"""Groups of NUMA nodes that could provide an amount of memory. They are the memory manager's hints, and are computed from a table of all
+nodes.
 
-The table contains the accounting, and the memory that a pod may reuse from its init containers.
+The table has the accounting, and the memory of a pod's init containers that the pod may reuse.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_account
 
 
 class NodeGroups(Struct, frozen=True):
-    """Every set of NUMA nodes with memory, in hint order. Empty if there are too many sets."""
+    """Every set of NUMA nodes with memory, in the order of hints. There are none if there would be too many sets."""
 
     masks: tuple[NumaMask, ...]
 
@@ -33,9 +34,10 @@ class NodeGroups(Struct, frozen=True):
 
 
 def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
-    """Return the groups that could provide the amounts. Groups are preferred if they have as few nodes as an empty machine would need.
+    """Return the groups that could provide the amounts. A group is preferred if it has no more nodes than the amounts need on an empty
+    machine.
 
-    The hints apply to all resources together. Empty means that no group could provide the amounts.
+    The hints apply to all memory resources together. The result is empty if no group could provide the amounts.
     """
     if not amounts:
         return ()
@@ -46,7 +48,7 @@ def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: A
 def best_group(
     groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
 ) -> tuple[NumaSet, bool] | None:
-    """Choose the best group that contains the given nodes, and return whether the group is preferred. None means that there is no such
+    """Choose the best group that contains the given nodes. Also return whether the group is preferred. None means that there is no such
     group.
     """
     hints = calculate_hints(groups, promises, uid, amounts)
@@ -67,19 +69,19 @@ def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
 
 
 class _RequestTable(Struct, frozen=True):
-    """The accounting in an efficient form for one request."""
+    """The accounting, prepared for fast evaluation of one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
     """One table per resource: (resource, requested bytes, [(bit of the node, allocatable bytes, free bytes)])."""
     reusable: Mapping[tuple[NumaMask, str], int]
-    """Bytes that the pod may reuse, by group and resource."""
+    """Bytes of init containers that the pod may reuse, by group and resource."""
     used: tuple[tuple[NumaMask, NumaMask], ...]
     grouped: NumaMask
     """Nodes that belong to a group of several nodes."""
 
     def could_hold(self, mask: NumaMask) -> bool:
-        """Tell whether the group would be large enough without other allocations."""
+        """Tell whether the group would have enough memory without any allocations."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
     def fits(self, mask: NumaMask) -> bool:
@@ -124,8 +126,8 @@ def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
 
 
 def _describe_groups(books: _RequestTable) -> Hints:
-    """Return the hints as a family (core/numa/hint_family.py), if there are too many groups to list. Single nodes and groups in use are
-    listed. Unused nodes can form any new group.
+    """Return the hints as a family (core/numa/hint_family.py), because there are too many groups to list. Single nodes and groups in use
+    are listed. Unused nodes can form any new group.
     """
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _count_fewest_nodes(books)
@@ -149,8 +151,8 @@ def _count_fewest_nodes(books: _RequestTable) -> int:
 
 
 def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """Return the cover (core/numa/node_search.py) of all sets of these nodes that have enough memory. With `allocatable`, all allocatable
-    memory counts, and a single node may be sufficient. Otherwise only free memory counts, in sets of at least two nodes.
+    """Return the cover (core/numa/node_search.py) of those sets of these nodes that have enough memory. With `allocatable`, all
+    allocatable memory counts, and sets may have a single node. Otherwise only free memory counts, and sets must have at least two nodes.
     """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
@@ -162,7 +164,9 @@ def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: boo
 
 
 def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the narrowest set."""
+    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the set with the fewest
+    nodes.
+    """
     if family.cover is None:
         return []
     cover = family.cover.within(family.cover.universe, forced=inside)

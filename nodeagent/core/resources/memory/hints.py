@@ -1,4 +1,6 @@
-"""NUMA hints of the memory manager for a container or a pod: calculated hints, or hints regenerated from allocated memory."""
+"""NUMA hints of the memory manager for a container or a pod. Hints are calculated from free memory, or regenerated from allocated
+memory.
+"""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
@@ -11,7 +13,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""Hints by resource. Empty means that there is no preference, or, as in kubelet, that none of the groups has enough memory."""
+"""Hints by resource. They are empty if there is no preference, or, as in kubelet, if no group has enough memory."""
 
 
 def container_hints(
@@ -44,7 +46,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _make_hints_from_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints, by resource, for the nodes on which the pod already has blocks."""
+    """Return hints by resource, for the nodes on which the pod already has blocks."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:

@@ -10,23 +10,23 @@ from nodeagent.core.model.promises import Promises
 
 
 class Block(Struct, frozen=True):
-    """Memory of one type on a group of NUMA nodes."""
+    """Memory of one resource on a group of NUMA nodes."""
 
     nodes: NumaSet
     resource: str
-    """`memory` or `hugepages-<size>`."""
+    """Name of the resource: `memory` or `hugepages-<size>`."""
     size_bytes: int
 
 
 Blocks = tuple[Block, ...]
-"""Blocks, one per resource, sorted by resource."""
+"""Blocks sorted by resource, at most one per resource."""
 
 
 class MemoryHoldings(Struct, frozen=True):
     """Memory that one pod holds."""
 
     memory: tuple[tuple[str, Blocks], ...] = ()
-    """Blocks by container, sorted."""
+    """Blocks by container, sorted by container name."""
     pod_memory: Blocks | None = None
     """Blocks of the pod as a whole, if it has pod-level resources."""
 
@@ -43,7 +43,7 @@ class MemoryHoldings(Struct, frozen=True):
         return MemoryHoldings(remove_item(self.memory, container), self.pod_memory)
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return a container's blocks. None means that the container may use memory of any node."""
+        """Return a container's blocks. None means that the container may use memory on any node."""
         return next((blocks for key, blocks in self.memory if key == name), None)
 
     def nodes(self, name: str) -> NumaSet:
@@ -55,7 +55,7 @@ class MemoryHoldings(Struct, frozen=True):
 
 
 class MemoryTable(Struct, frozen=True):
-    """One memory resource of one NUMA node, in bytes."""
+    """Accounts of one memory resource on one NUMA node, in bytes."""
 
     total: int
     system_reserved: int
@@ -69,11 +69,11 @@ class MemoryNode(Struct, frozen=True):
 
     id: int
     assignments: int
-    """Number of assignments on the node. Each block counts once per node and resource."""
+    """Number of assignments on the node. A block counts once for each of its nodes and for each resource."""
     cells: NumaSet
-    """Group in which the node is used. An unused node forms a group of its own."""
+    """Group to which the node belongs. An unused node is a group by itself."""
     tables: tuple[tuple[str, MemoryTable], ...]
-    """Tables by resource, sorted."""
+    """Tables by resource, sorted by resource."""
 
     def table(self, resource: str) -> MemoryTable | None:
         return next((table for key, table in self.tables if key == resource), None)
@@ -84,22 +84,22 @@ class MemoryReuse(Struct, frozen=True):
 
     pod_uid: str
     amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
-    """Bytes by (NUMA nodes, resource)."""
+    """Reusable bytes by (NUMA nodes, resource)."""
 
     def amount(self, nodes: NumaSet, resource: str) -> int:
         return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
 
 
 class MemoryBooks(Struct, frozen=True):
-    """The memory manager's data about the node."""
+    """The memory manager's accounts for the whole node."""
 
     nodes: tuple[MemoryNode, ...] = ()
-    """Accounts of the NUMA nodes, in ascending order of their IDs. Empty under memory manager policy None."""
+    """Accounts of the NUMA nodes, in ascending order of node IDs. There are none under memory manager policy None."""
     reuse: MemoryReuse | None = None
 
 
 def memory_accounts(promises: Promises) -> tuple[MemoryNode, ...]:
-    """Return the account of each NUMA node."""
+    """Return the accounts of each NUMA node."""
     return promises.of(MemoryBooks).nodes
 
 
@@ -109,5 +109,5 @@ def with_memory_accounts(promises: Promises, nodes: tuple[MemoryNode, ...]) -> P
 
 
 def memory_nodes_of(promises: Promises, uid: str, name: str) -> NumaSet | None:
-    """Return the NUMA nodes from which the container's memory must come. None means any node."""
+    """Return the NUMA nodes from which the container's memory must come. None means that any node is allowed."""
     return promises.of_pod(uid).of(MemoryHoldings).nodes(name) or None

@@ -1,4 +1,4 @@
-"""Invariants of the memory manager's accounting, and allocations that the machine can't keep at present."""
+"""Invariants of the memory manager's accounting, and allocations for which the machine lacks memory at present."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from nodeagent.core.resources.memory.restore import books_differ, list_charged_b
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
-    """Yield the violated invariants about the accounting."""
+    """Yield the violated invariants that concern the accounting."""
     if not manager.static:
         return
     for node in memory_accounts(promises):
@@ -28,7 +28,7 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[NodesGone | NodeOverdrawn]:
-    """Yield blocks on NUMA nodes that are gone, and nodes on which more memory is allocated than they have."""
+    """Yield the blocks on NUMA nodes that have disappeared, and the nodes on which more memory is allocated than they have."""
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in memory_accounts(promises))

@@ -1,4 +1,4 @@
-"""Memory after a start of the agent: memory that pods keep on this machine, and the differences from before."""
+"""Memory after a start of the agent. Pods keep memory on this machine, and the differences from before are reported."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,8 +23,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""Number by which a node's memory is divided to get the largest ordinary difference after a boot. The kernel then reserves a slightly
-different part of the memory, some KiB to a few MiB. A larger difference means that the machine has changed.
+"""Divisor of a node's memory that gives the largest ordinary change after a boot. The kernel then reserves a slightly different part of
+the memory, some KiB to a few MiB. A larger change means that the machine has changed.
 """
 
 
@@ -41,8 +41,8 @@ def find_memory_in_cgroups(
 def _find_blocks_by_container(
     entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
 ) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. Memory that only init containers need is counted once, for the first init container that still
-    holds memory.
+    """Return each container's blocks. Memory that only init containers need is counted once, namely for the first init container that
+    still holds memory.
     """
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -90,7 +90,9 @@ def _make_blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Allocate a pod's memory on its present nodes, if its amounts are unchanged and its node groups don't overlap other groups."""
+    """Allocate a pod's memory on its present nodes. This requires that its amounts are unchanged and that its groups of nodes don't
+    overlap other groups.
+    """
     held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
     for block in charged:
@@ -150,7 +152,7 @@ def _matches_request(container: ContainerDemand, held: dict[str, int]) -> bool:
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
-    """Return the differences between the NUMA nodes of a container's memory and its earlier nodes."""
+    """Yield the differences between the NUMA nodes of a container's memory and its earlier nodes."""
     old_nodes, new_nodes = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if old_nodes == new_nodes:
         return
@@ -177,7 +179,7 @@ def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) 
 
 
 def list_memory_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
-    """List the changes of each NUMA node's memory."""
+    """Yield the changes in the amounts of each NUMA node's memory."""
     olds, news = ({node.id: node for node in memory_accounts(promises)} for promises in (before, after))
     for node in sorted(olds.keys() | news.keys()):
         old_tables, new_tables = (dict(nodes[node].tables) if node in nodes else {} for nodes in (olds, news))

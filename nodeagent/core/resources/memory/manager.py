@@ -1,6 +1,6 @@
 """The memory manager's policies None and Static: allocation of memory from NUMA nodes, and its release.
 
-A decision takes promises and returns new ones, with the changes of metrics. Pods with pod-level resources are in pods.py.
+A decision takes promises and returns new ones, with the changes of metrics. The module pods.py handles pods with pod-level resources.
 """
 
 from collections.abc import Iterable
@@ -56,14 +56,14 @@ class MemoryManager(Struct, frozen=True):
     """Accounting of the machine without allocations."""
     groups: NodeGroups
     keeps_one_node: bool
-    """Whether the topology manager's policy is strict about its hint. If so, a hint of a single node is never extended to avoid overlapping
-    groups.
+    """Whether the topology manager's policy requires strict adherence to its hint. A hint of a single node is then never extended to
+    avoid overlapping groups.
     """
     quirks: frozenset[Erratum]
 
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
-    """Build the memory manager. If the machine or the configuration is unsuitable, return the errors in kubelet's words instead."""
+    """Build the memory manager. If it doesn't suit the machine or the configuration is invalid, return the errors in kubelet's words."""
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown
@@ -97,14 +97,14 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
 
 
 def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
-    """Check the policy's name."""
+    """Return the errors in the policy's name."""
     if placement.memory_manager_policy in {"None", "Static"}:
         return ()
     return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
 
 
 def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]:
-    """Check the policy's name and the reserved amounts."""
+    """Return the errors in the policy's name and in the reserved amounts."""
     invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
     return (*judge_memory_policy(placement), *(() if invalid is None else (invalid,)))
 
@@ -146,7 +146,7 @@ def allocate_container(
 
 
 def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
-    """Tell whether the container's memory can be spread as requested. The nodes must have enough memory, and must not be in another
+    """Tell whether the container's memory can be spread as requested. The nodes must have enough memory, and must not belong to another
     group.
     """
     nodes = NumaSet.from_ids(node for node, _ in container.spread)
@@ -155,7 +155,7 @@ def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
-    """Choose the group of nodes for the amounts. If there is none, return an error text."""
+    """Choose the group of nodes for the amounts. If no group is suitable, return an error text."""
     machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
@@ -199,7 +199,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
-    """Return the bytes of init containers that the pod's next container may reuse on exactly this group."""
+    """Return the bytes of init containers that the pod's next container may reuse on exactly this group of nodes."""
     reuse = promises.of(MemoryBooks).reuse
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
@@ -222,7 +222,9 @@ def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blo
 def _deduct_reuse(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
-    """Deduct a container's reused bytes from the blocks of init containers, so that the pod's blocks add up to its allocated memory."""
+    """Subtract a container's reused bytes from the blocks of init containers. The pod's blocks then add up to the memory allocated to
+    the pod.
+    """
     lenders = []
     for container in pod.containers:
         if container.name == name or container.kind is ContainerKind.APP:
@@ -252,7 +254,7 @@ def _deduct_reuse(
 
 
 def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Release the memory of the plain init containers before a starting container. These init containers have run."""
+    """Release the memory of the plain init containers before a container that is starting, because these init containers have ended."""
     for container in pod.containers:
         if container.name == name:
             break
@@ -279,7 +281,9 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Release the pod-level blocks of a pod without container blocks (unless Erratum.POD_ENTRY_LEAKS is reproduced)."""
+    """Release the pod-level blocks of a pod whose containers have no blocks. While Erratum.POD_ENTRY_LEAKS is reproduced, the blocks
+    aren't released.
+    """
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
     if not manager.static or held.pod_memory is None or held.memory:
@@ -289,7 +293,7 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the NUMA nodes of a container's blocks, by resource. None means that the blocks differ from the request."""
+    """Return the NUMA nodes of a container's blocks by resource. None means that the blocks don't match the request."""
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

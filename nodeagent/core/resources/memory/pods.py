@@ -1,4 +1,4 @@
-"""Pods with pod-level resources in the memory manager (KEP-5526): blocks for the pod, divided among its containers.
+"""Pods with pod-level resources in the memory manager (KEP-5526). The pod has blocks, which are divided among its containers.
 
 The accounting contains only the pod's total, because the containers' blocks overlap on purpose.
 """
@@ -35,7 +35,7 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod if its exclusive containers leave no memory for its sharing containers, or if its amounts can't be provided. None means
+    """Refuse a pod whose exclusive containers leave no memory for its sharing containers, or whose amounts can't be provided. None means
     that the pod isn't refused.
     """
     assert pod.memory is not None, _REPRESENTABLE
@@ -120,7 +120,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 def _divide_pod_memory(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Divide the pod's memory among its containers. A size of zero creates no block."""
+    """Divide the pod's memory among its containers. A container with 0 bytes gets no block."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []

@@ -9,13 +9,13 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED_FIELDS = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _EXAMPLE_AMOUNT = Quantity.of_bytes(512 * 2**20)
-"""Amount that a message suggests as an example if nothing is reserved."""
+"""Amount in a message's example, used if nothing is reserved."""
 Reserved = dict[tuple[int, str], int]
-"""Bytes by (NUMA node, resource)."""
+"""Reserved bytes by (NUMA node, resource)."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Check `reservedMemory` against the machine and the node's total reservation, with kubelet's texts and in kubelet's order."""
+    """Check `reservedMemory` against the machine and the node's total reservation. Errors have kubelet's texts and order."""
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -58,7 +58,7 @@ def _is_memory(resource: str) -> bool:
 
 
 def invalid_entries(placement: Placement) -> StartRefused | None:
-    """Return every error of `reservedMemory` that doesn't depend on the machine. None means that there is no such error."""
+    """Return the errors of `reservedMemory` that don't depend on the machine, as one refusal. None means that there are no such errors."""
     found = []
     seen: set[tuple[int, str]] = set()
     for entry in placement.reserved_memory:
@@ -82,7 +82,7 @@ def invalid_entries(placement: Placement) -> StartRefused | None:
 def find_wrong_sums(
     placement: Placement, topology: Topology | None = None, *, at_least: bool = False
 ) -> tuple[StartRefused, ...]:
-    """Return each resource whose reserved amounts don't add up to the node's total reservation.
+    """Return an error for each resource whose reserved amounts don't add up to the node's total reservation.
 
     Args:
         placement: the placement, with valid entries of `reservedMemory`.
@@ -135,7 +135,9 @@ def _explain_wrong_sum(
 
 
 def _format_reservation(topology: Topology, amount: Quantity) -> str:
-    """Return YAML that reserves this amount on the first node with enough memory, or else on several nodes."""
+    """Format the configuration that reserves this amount on the first node with enough memory, or else on several nodes. The format is
+    YAML.
+    """
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
     enough = next((node for node in nodes if node.memory_bytes >= whole), None)

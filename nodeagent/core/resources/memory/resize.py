@@ -54,9 +54,7 @@ def resize_memory(
 
 
 def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource of which these NUMA nodes have too little even without other allocations. None means that the nodes are large
-    enough.
-    """
+    """Return a resource of which these NUMA nodes have too little, even without other allocations. None means that they have enough."""
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

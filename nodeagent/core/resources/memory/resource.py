@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.memory.explainer import MemoryExplainer
 
 BytesByNodes = Mapping[tuple[str, NumaMask], int]
-"""Bytes in blocks, by resource and by the NUMA nodes of the blocks."""
+"""Bytes in blocks, by resource and NUMA nodes."""
 
 
 class MemoryResource(Resource, frozen=True):
-    """Implements `Resource` for memory (core/resources/resource.py)."""
+    """Implementation of `Resource` for memory (core/resources/resource.py)."""
 
     manager: MemoryManager
     name: ClassVar[str] = "memory"
@@ -77,7 +77,7 @@ class MemoryResource(Resource, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the bytes in blocks of each set of NUMA nodes, and the allocatable bytes of each node."""
+        """Return the allocated bytes of each set of NUMA nodes, and the allocatable bytes of each node."""
         if not self.manager.static:
             return ()
         tables = [(NumaMask(1 << node.id), node.table(name)) for node in memory_accounts(promises)]

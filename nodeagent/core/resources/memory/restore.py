@@ -1,4 +1,4 @@
-"""Conversion of a memory checkpoint into promises, and the error messages for content that the Static policy refuses."""
+"""Conversion of a memory checkpoint into promises. Content that the Static policy doesn't accept is refused with kubelet's messages."""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,7 +22,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.memory.records import MemoryRecord
 
 _Charges = Mapping[tuple[NumaSet, str], tuple[int, int]]
-"""Bytes and number of all blocks, by NUMA nodes and resource."""
+"""Total bytes and number of all blocks, by NUMA nodes and resource."""
 _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
@@ -35,7 +35,7 @@ def restore_memory(
     Args:
         manager: the manager as configured now.
         promises: the promises without memory.
-        record: the content. None means that there is no file.
+        record: the content of the file. None means that the file doesn't exist.
     """
     if record is not None:
         loaded = _parse_record(manager, promises, record)
@@ -89,9 +89,7 @@ def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | St
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe the difference between the stored accounting and an accounting of all blocks on this machine. None means that there is no
-    difference.
-    """
+    """Describe how the stored accounting differs from an accounting of all blocks on this machine. None means that the two are equal."""
     expected = _rebuild_accounts(manager, promises)
     if isinstance(expected, str):
         return expected
@@ -101,7 +99,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
 
 
 def _rebuild_accounts(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Return the accounting of all blocks on the current machine, or an error text if kubelet would refuse the blocks."""
+    """Compute the accounting of all blocks on the current machine. Return an error text if kubelet would refuse the blocks."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charge_all_blocks(manager, promises)
     machine = manager.machine
@@ -143,8 +141,8 @@ _CHARGES: Fold[PodPromises, _Charges] = Fold({}, _sum_charges, _add_charges)
 
 
 def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """Yield (UID, container name, block) for the blocks charged to the accounting: a pod's own blocks (with no name), or else its
-    containers' blocks.
+    """Yield (UID, container name, block) for each block that is charged to the accounting. These are the blocks of the pod as a whole
+    (with an empty name), or else the blocks of its containers.
     """
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)

@@ -1,1 +1,1 @@
-"""CPU plugins that come with nodeagent. Entry points declare them, and only plugins that the configuration names are loaded."""
+"""CPU plugins that are shipped with nodeagent. Entry points declare them, and only plugins that the configuration names are loaded."""

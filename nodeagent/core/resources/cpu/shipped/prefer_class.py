@@ -1,7 +1,7 @@
 """A CPU plugin that prefers one class of cores wherever CPUs are chosen, but doesn't influence the choice of NUMA nodes.
 
-`exclusiveCoreClass` prefers a class for the pod as a whole, including the choice of NUMA nodes (D45). This plugin is weaker. It prefers the
-class only on the NUMA nodes that the topology manager has chosen, if these nodes have enough cores of the class.
+This plugin is weaker than `exclusiveCoreClass`, which also affects the choice of NUMA nodes (D45). The plugin prefers the class only on
+the NUMA nodes that the topology manager has already chosen.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from nodeagent.core.resources.cpu.points import Question, Scores
 
 
 class PreferClass(Struct, frozen=True):
-    """PreScore step: CPUs of the class have score 1, other CPUs 0."""
+    """The PreScore step, which gives CPUs of the class the score 1, and other CPUs 0."""
 
     name: str
 
     def pre_score(self, question: Question) -> Scores:
-        """Score the free CPUs of the class."""
+        """Return the score 1 for each free CPU of the class."""
         preferred = question.topology.core_classes.get(self.name, CpuSet()) & question.free
         return dict.fromkeys(preferred, 1)
 

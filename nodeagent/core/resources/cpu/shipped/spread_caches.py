@@ -1,4 +1,4 @@
-"""A CPU plugin that spreads a container over last-level caches: each core comes from the cache with the smallest allocated share."""
+"""A CPU plugin that spreads a container over last-level caches. Each core is taken from the cache with the smallest allocated share."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from nodeagent.core.resources.cpu.points import Question
 
 
 class SpreadCaches(Struct, frozen=True):
-    """Select step: take core after core, each from the cache with the smallest load. The load of a cache is the share of its CPUs that is
-    allocated.
+    """The Select step, which takes core after core, each from the cache with the smallest load. The load of a cache is the allocated
+    share of its CPUs.
     """
 
     def select(self, question: Question) -> CpuSet | None:
-        """Take whole cores, and a part of a core at the end if needed. None means that the plugin has no opinion, for instance with fewer
-        than two caches.
+        """Choose whole cores, and a part of one more core if needed. None means that the plugin has no opinion, for instance because
+        there are fewer than two caches.
         """
         topology = question.topology
         caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
