@@ -31,6 +31,7 @@ from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from nodeagent.views.wording.refusal_advice import advise_next_step
 from tests.cli.test_cli_inspect import Host, failed, host, live, needs_root, run
 from tests.cli.test_selected_node import MACHINE, STATIC
+from tests.formats.manifest.test_workloads import WORKLOADS
 from tests.support import json_schema
 from tests.support.described_nodes import RunCommand, container, pod
 from tests.support.inspected_nodes import NOW_MS, World
@@ -328,8 +329,28 @@ def test_a_missing_directory_is_named(node: Node) -> None:
 def test_what_is_hardly_meant_is_noted(node: Node) -> None:
     file = written("web.yaml", {**WEB, "spec": {**WEB["spec"], "nodeSelector": {"disk": "ssd"}}})
     note = "  note: spec.nodeSelector: no effect here: there is no scheduler"
-    assert note in node("diff", file)[1]
+    _, out, err = node("diff", file)
+    assert (err, "nodeSelector" in out) == ("web.yaml: fields that choose a node are ignored: nodeSelector\n", False)
     assert f"\n{note}" in node("apply", file)[1]
+
+
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_the_template_of_any_workload_is_compared_with_the_installed_pod_of_its_name(node: Node, kind: str) -> None:
+    text_of_workload, workloads = WORKLOADS[kind]
+    Path("chart.yaml").write_text(f"{text_of_workload}\n---\nkind: Service\nmetadata: {{name: web}}\n")
+    installed = pod("web", container("app", "1", "1Gi"))
+    installed["metadata"]["namespace"] = "shop"
+    (node.manifests / "own.yaml").write_text(text(installed))
+    status, out, err = node("diff", "chart.yaml")
+    assert (status, err.partition(": ")[0]) == (2, "chart.yaml")
+    assert f"one pod is decided for each of: {', '.join(dict.fromkeys(workloads))}" in err
+    assert "documents without pods are ignored: Service" in err
+    assert f"pod shop/web changes ({node.manifests / 'own.yaml'})" in out
+    assert {"-    - x", "+    - --fast", "-        cpu: '1'", "+        cpu: '2'"} <= {
+        line[2:] for line in out.split("\n")
+    }
+    assert out.count("would get") == len(workloads)
+    assert "must be Pod, List" in failed(node("apply", "chart.yaml")), "the agent runs pods only"
 
 
 @contextmanager
@@ -535,7 +556,10 @@ def test_values_of_variables_are_not_shown(node: Node) -> None:
 
 def test_what_cannot_be_found_out_is_no_difference(node: Node) -> None:
     assert "cannot read" in failed(node("diff", "none.yaml"))
-    assert "must be Pod" in failed(node("diff", written("bad.yaml", {"kind": "Job"})))
+    assert "metadata: is required" in failed(node("diff", written("bad.yaml", {"kind": "Pod"})))
+    status, out, err = node("diff", written("job.yaml", {"kind": "Job"}))
+    assert (status, out) == (1, "")
+    assert err.startswith("job.yaml: documents without pods are ignored: Job\nnodeagent: no pod in job.yaml\nhint: ")
 
 
 # delete

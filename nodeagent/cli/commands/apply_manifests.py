@@ -30,7 +30,7 @@ from nodeagent.cli.support.manifest_decisions import (
 )
 from nodeagent.cli.support.node.devices import add_this_nodes_devices
 from nodeagent.cli.support.node.what_if import WhatIfNode
-from nodeagent.cli.support.pod_files import PodFile, read_pod_files, resolve_claims
+from nodeagent.cli.support.pod_files import PodFile, read_pod_files, read_workload_files, resolve_claims
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.edge.files.manifests import lock_manifests
 from nodeagent.views.apply.document import VERSION, add_decision, describe_applied
@@ -204,7 +204,7 @@ def diff_manifests(options: argparse.Namespace) -> int:
     Raises:
         NodeAgentError: the manifests are invalid, or the installed ones can't be read.
     """
-    files: tuple[PodFile, ...] = read_pod_files(options.files)
+    files = read_workload_files(options.files)
     place, node = read_manifest_node(options)
     _, document = _try_changes("Diff", files, place, node)
     sys.stdout.write(

@@ -15,7 +15,8 @@ examples:
   nodeagent diff web.yaml -o json | jq '.pods[] | select(.restarts) | .name'
 
 For each pod that differs from its installed manifest, shows the difference, whether it would restart or be resized, and on which CPUs and
-NUMA nodes it would land, or why it would be refused. Comments and the order of fields don't count.
+NUMA nodes it would land, or why it would be refused. Comments and the order of fields don't count. A workload, such as a Deployment,
+counts as one pod, namely its template, and is compared with the installed pod of its name. What `nodeagent apply` refuses is ignored.
 Changes nothing: decisions are tried on a copy of the node's state, after those on installed manifests that are not decided on yet.
 next: nodeagent apply FILE installs it"""
 

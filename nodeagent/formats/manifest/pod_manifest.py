@@ -10,7 +10,7 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.formats.manifest.pod_fields import PodReader, pod_to_document
 from nodeagent.formats.manifest.pod_notes import find_notes
 from nodeagent.formats.manifest.pod_rules import find_breaches, find_invalid_names, find_negative_amounts
-from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS
+from nodeagent.formats.manifest.pod_schema import CLAIM_KINDS, FOR_SCHEDULER
 from nodeagent.formats.syntax.fields import Fields, fields_of
 from nodeagent.formats.syntax.findings import DocumentError, Finding, Findings
 from nodeagent.formats.syntax.tree import ListNode, MapNode, Path, Scalar, TreeNode, kind_of, line_at, text_at
@@ -223,6 +223,8 @@ def _parse_pod(
         return RefusedPod(findings.all(), decoded.pod.full_name if named else None)
     is_template = kind is None and not is_run
     unused = () if is_template or decoded.not_run else decoded.unused_fields
+    if not is_run:  # commands that try decisions report these fields once for all pods
+        unused = tuple(path for path in unused if path.rpartition(".")[2] not in FOR_SCHEDULER)
     notes = find_notes(decoded.pod, unused, lambda path: text_at(root, path))
     return ManifestPod(decoded.pod, decoded.unused_fields, root.line, notes, decoded.not_run)
 
