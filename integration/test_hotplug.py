@@ -64,6 +64,12 @@ def container_of(node: Node, name: str) -> Document:
     return found
 
 
+def cpus_check(node: Node) -> Document:
+    """What `nodeagent check` says of CPUs that are offline."""
+    checks = json.loads(node.run("nodeagent check -o json", check=False).stdout)["checks"]
+    return next(one for one in checks if one["check"] == "cpus")
+
+
 def test_a_cpu_goes_and_comes_back(node: Node, record_property: Recorder) -> None:
     node.apply(pod("pinned", container("app", SLEEP, cpu="4")), pod("shared", container("app", SLEEP)))
     state = node.wait_running("pinned", "shared")
@@ -127,6 +133,13 @@ def test_hyperthreading_off_and_on(node: Node) -> None:
     for name, cpus in sets.items():
         wait_on(node, name, [cpu for cpu in cpus if cpu in left])
     wait_degraded(node, 3)
+    assert cpus_check(node)["level"] == "ok"
+    switch(node, left[-1], 0)
+    check = cpus_check(node)
+    assert (check["level"], "whole cores were taken offline" in check["reason"]) == ("note", True)
+    node.run(check["fix"].replace("sudo ", ""), check=False)
+    assert members(node.value(CPUS, "online")) == left, "the core is back, and SMT is still off"
+    assert cpus_check(node)["level"] == "ok"
 
     node.run(f"echo on >{CPUS}/smt/control")
     for name, cpus in sets.items():

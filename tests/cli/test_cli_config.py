@@ -90,6 +90,27 @@ def test_validate_warns_of_reserved_cpus_that_halve_cores_of_the_machine(
         assert run("validate", file, "--alone") == (0, f"{file} is valid\n", "")
 
 
+@pytest.mark.parametrize(
+    ("reserved", "named"),
+    [
+        ("systemReserved: {cpu: 500m}", "systemReserved reserves"),
+        ("kubeReserved: {cpu: 1, memory: 100Mi}\nsystemReserved: {memory: 1Mi}", "kubeReserved reserves"),
+        ("kubeReserved: {cpu: 500m}\nsystemReserved: {cpu: 500m}", "systemReserved and kubeReserved reserve"),
+        ("kubeReserved: {cpu: 500m}\nreservedSystemCPUs: '0'", "reservedSystemCPUs has"),
+    ],
+)
+def test_the_warning_of_halved_cores_names_the_fields_that_reserve_and_a_cure(
+    run: RunCommand, node: str, tmp_path: Path, reserved: str, named: str
+) -> None:
+    text = f"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {{full-pcpus-only: 'true'}}\n{reserved}\n"
+    file = written(tmp_path, text)
+    (warning,) = json.loads(run("validate", file, "--root", node, "-o", "json")[1])["warnings"]
+    assert warning.startswith(f"{named} 0 without the siblings 4: ")
+    cure = warning.rpartition("; ")[2].removesuffix(" in the configuration")
+    Path(file).write_text(text.replace("reservedSystemCPUs: '0'\n", "") + f"{cure}\n")
+    assert run("validate", file, "--root", node) == (0, f"{file} is valid for the machine\n", "")
+
+
 def test_the_example_is_right(run: RunCommand, node: str) -> None:
     example = str(ROOT / "examples" / "config.yaml")
     assert run("validate", example, "--root", node) == (0, f"{example} is valid for the machine\n", "")

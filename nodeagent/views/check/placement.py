@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from nodeagent.core.admission.node_capacity import with_machine
 from nodeagent.core.model.config import ANY_CLASS
 from nodeagent.core.model.idset import CpuSet, NumaSet
-from nodeagent.core.model.pod import MEMORY
+from nodeagent.core.model.pod import CPU, MEMORY
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.core.model.topology import NumaNode, Topology
 from nodeagent.formats.kernel.settings import PODS_UNIT
@@ -16,6 +16,8 @@ _SPARE_BYTES = 2**26
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
 """Readable names of the kernel's states of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
+_THREADS_PER_CORE = (2, 4, 8)
+"""Possible numbers of a core's threads."""
 _PAGES = "/proc/sys/vm/nr_hugepages"
 _ADD_PAGES = f"echo 512 | sudo tee {_PAGES} # until the next boot; undo: echo 0 | sudo tee {_PAGES}"
 
@@ -39,14 +41,33 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
     ]
     control = facts.text(f"{CPUS}/smt/control") or ""
     if topology.offline and not topology.skipped and control in {"off", "forceoff"}:
-        # In this state, the kernel refuses (EPERM) to bring the other threads of cores online.
-        state = f"SMT is {_SMT_STATES.get(control, control)}"
-        return CheckResult("cpus", Level.OK, f"{topology.offline} are offline because {state}: nothing is to be done")
+        return _check_without_smt(topology, _SMT_STATES.get(control, control))
     if lost:
         return CheckResult(
             "cpus", Level.NOTE, f"CPUs that can't be used: {', '.join(lost)}", _format_online_command(topology.offline)
         )
     return CheckResult("cpus", Level.OK, f"{len(topology.online)} of {len(topology.online)} are online")
+
+
+def _check_without_smt(topology: Topology, state: str) -> CheckResult:
+    """Check the offline CPUs of a machine whose SMT is off.
+
+    Each core then has one online CPU. The kernel removes the topology of offline CPUs, so only their number tells whether whole cores are
+    among them: on a machine of equal cores, SMT takes the same number of CPUs from each online core.
+    """
+    offline, online = topology.offline, len(topology.online)
+    whole = f"{offline} are offline because SMT is {state}"
+    if len(offline) in {online * (threads - 1) for threads in _THREADS_PER_CORE}:
+        return CheckResult("cpus", Level.OK, f"{whole}: nothing is to be done")
+    if len(offline) < online:
+        why = f"{whole}: nothing is to be done, unless a core was taken offline, which can't be seen where only some cores have SMT"
+        return CheckResult("cpus", Level.OK, why)
+    # In this state, the kernel brings the first thread of a core online, and refuses to do so for the others (EPERM).
+    why = (
+        f"{offline} are offline, more than SMT takes from {online} cores, so whole cores were taken offline; SMT is {state}, so the kernel "
+        "brings only the first thread of each core online"
+    )
+    return CheckResult("cpus", Level.NOTE, why, _format_online_command(offline))
 
 
 def _format_online_command(cpus: CpuSet) -> str:
@@ -122,7 +143,7 @@ def check_reserved_cpus(facts: NodeFacts) -> CheckResult:
             if facts.gives_whole_cores
             else "pods on these share a core with the host"
         )
-        why = f"reservedSystemCPUs has {reserved} without the siblings {whole - reserved}: {effect}"
+        why = f"{_format_reserving(facts)} {reserved} without the siblings {whole - reserved}: {effect}"
         return CheckResult(name, Level.WARNING, why, f'reservedSystemCPUs: "{whole}" in {facts.config_file}')
     used_up = [node for node, cpus in topology.nodes.items() if cpus <= reserved]
     if used_up:
@@ -259,6 +280,16 @@ def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
         f"memoryManagerPolicy: Static, memory: {Quantity.of_bytes(own + added)} in systemReserved, and "
         f"reservedMemory: [{entries}] in {facts.config_file}"
     )
+
+
+def _format_reserving(facts: NodeFacts) -> str:
+    """Format the fields of the configuration that reserve the CPUs, with a verb."""
+    assert facts.config is not None
+    amounts = {"systemReserved": facts.config.system_reserved, "kubeReserved": facts.config.kube_reserved}
+    fields = [name for name, amount in amounts.items() if amount.get(CPU)]
+    if facts.config.placement.reserved_system_cpus or not fields:
+        return "reservedSystemCPUs has"
+    return f"{' and '.join(fields)} {'reserves' if len(fields) == 1 else 'reserve'}"
 
 
 def find_whole_cores(topology: Topology, cpus: CpuSet) -> CpuSet:

@@ -47,6 +47,7 @@ from tests.support.machine_tree import put_device
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CGROUPS = "sys/fs/cgroup"
+SMT = "sys/devices/system/cpu/smt/control"
 UNIT = f"{CGROUPS}/nodeagent.slice/nodeagent-pods.service/cgroup.controllers"
 NUMA = "proc/sys/kernel/numa_balancing"
 ISOLATED = "sys/devices/system/cpu/isolated"
@@ -218,8 +219,9 @@ CASES = [
     Case("reserved-cpus", "unknown", "the configuration is missing", facts(placement=None)),
     Case("reserved-cpus", "unknown", "the configuration is invalid", facts(placement=None, config_problem="f:1: a")),
     Case("cpus", "ok", "8 of 8 are online"),
-    Case("cpus", "ok", "4-7 are offline because SMT is off: nothing is to be done", facts({"sys/devices/system/cpu/smt/control": "off\n"}, topology=changed(offline=CpuSet.parse("4-7")))),
-    Case("cpus", "ok", "9 are offline because SMT is forced off: nothing is to be done", facts({"sys/devices/system/cpu/smt/control": "forceoff\n"}, topology=changed(offline=CpuSet.of(9)))),
+    *(Case("cpus", "ok", f"{cpus} are offline because SMT is off: nothing is to be done", facts({SMT: "off\n"}, topology=changed(offline=CpuSet.parse(cpus)))) for cpus in ("8-15", "8-31")),
+    Case("cpus", "ok", "9 are offline because SMT is forced off: nothing is to be done, unless a core was taken offline, which can't be seen", facts({SMT: "forceoff\n"}, topology=changed(offline=CpuSet.of(9)))),
+    Case("cpus", "note", "8-17 are offline, more than SMT takes from 8 cores, so whole cores were taken offline; SMT is off", facts({SMT: "off\n"}, topology=changed(offline=CpuSet.parse("8-17"))), "for n in $(seq 8 17); do echo 1"),
     Case("cpus", "note", "9 offline", facts({"sys/devices/system/cpu/smt/control": "on\n"}, topology=changed(offline=CpuSet.of(9))), "cpu9/online"),
     Case("memory-only-nodes", "ok", "NUMA nodes 2-9 have no CPUs, like memory of CXL or GPUs, and no memory now", facts(topology=with_nodes(*[0] * 8))),
     Case("memory-only-nodes", "note", "NUMA nodes 2-4 have no CPUs, like memory of CXL or GPUs (192Gi on 2,4); memoryManagerPolicy None allocates no memory, so the containers' memory may come from there once nearer nodes are full", facts(topology=with_nodes(96, 0, 96)), "memoryManagerPolicy: Static"),
