@@ -1,9 +1,9 @@
-"""Probable mistakes in a valid manifest: fields without effect here, and amounts of memory without a unit."""
+"""Probable mistakes in a valid manifest: fields without effect here, and amounts that lack their unit or are not whole."""
 
 import re
 from collections.abc import Callable
 
-from nodeagent.core.model.pod import MEMORY, Container, Pod, ResourceRequirements
+from nodeagent.core.model.pod import CPU, MEMORY, Container, Pod, ResourceRequirements
 from nodeagent.core.model.quantity import Quantity
 from nodeagent.formats.manifest.pod_schema import IMAGE_ALONE, MISLEADING
 from nodeagent.formats.syntax.tree import Path
@@ -45,10 +45,17 @@ def find_notes(
         )
     for owner, name, resources in owners:
         # if a request equals its limit, it may be a default, so only the limit is checked
-        limit, request = (part.get(MEMORY) for part in (resources.limits, resources.requests))
-        key, amount = ("requests", request) if limit is None else ("limits", limit)
-        if amount is not None and (why := explain_tiny_memory(amount, text_at((*owner, key, MEMORY)) or str(amount))):
-            found.setdefault(why, []).append(f"{name}.{key}[{MEMORY}]")
+        for resource in (MEMORY, CPU):
+            limit, request = (part.get(resource) for part in (resources.limits, resources.requests))
+            amounts = {"limits": limit} | ({"requests": request} if request != limit else {})
+            for key, amount in amounts.items():
+                if amount is None:
+                    continue
+                text = text_at((*owner, key, resource)) or str(amount)
+                is_checked = resource == MEMORY and (key == "limits" or limit is None)
+                tiny = explain_tiny_memory(amount, text) if is_checked else None
+                if why := tiny or explain_rounding(resource, text):
+                    found.setdefault(why, []).append(f"{name}.{key}[{resource}]")
     notes = []
     for why, paths in found.items():
         further = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
@@ -63,6 +70,16 @@ def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
     number = _PLAIN_NUMBER.match(text)
     count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
     return f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")
+
+
+def explain_rounding(resource: str, text: str) -> str | None:
+    """Explain an amount of memory or CPU that is finer than what can be allocated. None means that the amount is not rounded."""
+    given = Quantity.parse(text)
+    if resource == MEMORY and given.nano != (whole := given.value()) * 10**9:
+        return f"{text} is not a whole number of bytes: it counts as {whole} bytes, as in kubelet"
+    if resource == CPU and given != (stored := given.rounded_up_to_milli()):
+        return f"{text} is not a whole number of thousandths of a CPU: it counts as {stored}, as in kubelet"
+    return None
 
 
 def _group_containers(pod: Pod) -> dict[str, tuple[Container, ...]]:

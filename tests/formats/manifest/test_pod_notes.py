@@ -84,3 +84,31 @@ def test_memory_of_a_pod_and_requests_are_looked_at_and_none_at_all_is_none() ->
         "spec.containers[0].resources.limits[memory]",
         "spec.containers[1].resources.requests[memory]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("amount", "bytes_"),
+    [("0.1Gi", 107374183), ("1073741824.5", 1073741825), ("1.1Mi", 1153434), ("2000000001500m", 2000000002)],
+)
+def test_memory_of_a_broken_byte_is_named_for_limits_and_requests(amount: str, bytes_: int) -> None:
+    said = f"{amount} is not a whole number of bytes: it counts as {bytes_} bytes, as in kubelet"
+    limits = f"  containers: [{{name: a, command: [x], resources: {{limits: {{memory: {amount}}}}}}}]\n"
+    assert notes(limits) == (f"spec.containers[0].resources.limits[memory]: {said}",)
+    requests = f"  containers: [{{name: a, command: [x], resources: {{requests: {{memory: {amount}}}, limits: {{memory: 1Ti}}}}}}]\n"
+    assert notes(requests) == (f"spec.containers[0].resources.requests[memory]: {said}",)
+    of_pod = f"  resources: {{limits: {{memory: {amount}}}}}\n  containers: [{{name: a, command: [x]}}]\n"
+    assert notes(of_pod)[0] == f"spec.resources.limits[memory]: {said}"
+
+
+@pytest.mark.parametrize("amount", ["0.5Gi", "1.5Mi", "1048576000m", "1e9"])
+def test_whole_bytes_in_any_notation_are_not_noted(amount: str) -> None:
+    assert notes(f"  containers: [{{name: a, command: [x], resources: {{requests: {{memory: {amount}}}}}}}]\n") == ()
+
+
+def test_less_than_a_thousandth_of_a_cpu_is_named() -> None:
+    amounts = "{requests: {cpu: 0.0001}, limits: {cpu: 1500100u}}"
+    said = "spec.containers[0].resources.{}[cpu]: {} is not a whole number of thousandths of a CPU: it counts as {}, as in kubelet"
+    assert notes(f"  containers: [{{name: a, command: [x], resources: {amounts}}}]\n") == (
+        said.format("limits", "1500100u", "1501m"),
+        said.format("requests", "0.0001", "1m"),
+    )
