@@ -316,7 +316,7 @@ def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namesp
     if wrong := find_wrong_option(options, options.name or "job", _list_quiet_words(options)):
         from nodeagent.cli.support.exit_status import UsageError
 
-        return UsageError(wrong, hint="`nodeagent job --help` describes the options")
+        return UsageError(wrong.message, hint=wrong.hint)
     return JobError(err.message, hint=err.hint)
 
 

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     """
     check_timeout(options)
     if wrong := find_wrong_option(options, "pod"):
-        options.parser.error(wrong)
+        options.parser.error(f"{wrong.message}; {wrong.hint}")
     from nodeagent.cli.commands.apply_manifests import install
     from nodeagent.cli.support.pod_files import PodFile, parse_pods
     from nodeagent.formats.manifest.unit_pod import unit_manifest, unit_pod_name

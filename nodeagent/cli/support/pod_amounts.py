@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from nodeagent.formats.manifest.job_pod import PodOptionError
+
 _PAGES = ("2Mi", "1Gi")
 
 
@@ -65,14 +67,12 @@ def read_amounts(options: Any) -> dict[str, str]:
     )
 
 
-def find_wrong_option(options: Any, name: str, quiet: str = "") -> str | None:
-    """Return the error message for the first option with an invalid value. None means that the options describe a valid pod with this
-    name.
-    """
+def find_wrong_option(options: Any, name: str, quiet: str = "") -> PodOptionError | None:
+    """Return the error for the first option with an invalid value. None means that the options describe a valid pod with this name."""
     from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
     try:
         job_pod(name, name, read_amounts(options), options.numa, options.core_class, options.near, quiet or None)
     except PodOptionError as err:
-        return err.message
+        return err
     return None

@@ -1,30 +1,39 @@
 """A job as a pod with one container, which gets exactly the requested resources. The job's owner enters this container."""
 
+import re
 from collections.abc import Mapping
 
-from nodeagent.core.model.pod import MEMORY, Pod, RestartPolicy
+from nodeagent.core.model.pod import CPU, HUGEPAGES_PREFIX, MEMORY, Pod, RestartPolicy
+from nodeagent.core.model.quantity import Quantity, QuantitySyntaxError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.manifest.pod_manifest import checked_pod_from_document
 from nodeagent.formats.manifest.pod_notes import explain_tiny_memory
+from nodeagent.formats.manifest.pod_rules import MAX_BYTES
 from nodeagent.formats.manifest.pod_schema import CORE_CLASS, NEAR, NUMA_NODE, QUIET
-from nodeagent.formats.syntax.findings import DocumentError
+from nodeagent.formats.syntax.findings import DocumentError, Finding
+from nodeagent.formats.syntax.quantity_words import find_meant
 
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
+_SMALL_MEMORY = "64Mi"
+"""Memory with which a small program runs."""
 GRACE_SECONDS = 10
 """Time between SIGTERM and SIGKILL for processes that outlive a job's command."""
 _OPTIONS = {
-    "limits[cpu]": "--cpus",
-    "limits[memory]": "--memory",
-    "limits[hugepages-": "--hugepages-2Mi or --hugepages-1Gi",
-    "limits[": "--device",
-    "metadata.name": "--name",
-    NUMA_NODE: "--numa",
-    CORE_CLASS: "--core-class",
-    NEAR: "--near",
-    QUIET: "--quiet or a setting of its cores:",
+    "metadata.name": ("--name", "build"),
+    NUMA_NODE: ("--numa", "0"),
+    CORE_CLASS: ("--core-class", "performance"),
+    NEAR: ("--near", "eth0"),
 }
-"""Option of `nodeagent job` and `pin` by a part of the name of the pod's field. The first matching part counts."""
+"""Option of `nodeagent job` and `pin`, and a valid value of the option, by a part of the name of the pod's field."""
+_QUIET_EXAMPLES = {
+    "idleLatency": "5us",
+    "governor": "performance",
+    "minFrequency": "2400MHz",
+    "maxFrequency": "2400MHz",
+}
+"""Valid values of the options for the settings of quiet cores."""
+_LIMIT = re.compile(r"limits\[(.*)\]")
 
 
 class PodOptionError(NodeAgentError):
@@ -71,17 +80,60 @@ def job_pod(
         pod = checked_pod_from_document(document, "job")
     except DocumentError as err:
         found = err.findings[0]
-        raise PodOptionError(f"{_find_option(found.field)} {found.message}", hint=_HINT) from err
+        option, example = _find_option(found, amounts)
+        raise _refuse(option, _describe_wrong(found, amounts), example) from err
     for resource, amount in pod.containers[0].resources.limits:
+        option, example = _find_amount_option(resource, amounts[resource])
         if not amount.nano:
-            raise PodOptionError(f"{_find_option(f'limits[{resource}]')} {amount} must be above 0", hint=_HINT)
+            raise _refuse(option, f"{amount} must be above 0", example)
         if resource == MEMORY and (why := explain_tiny_memory(amount, amounts[MEMORY])):
-            raise PodOptionError(f"--memory {why}", hint=_HINT)
+            raise _refuse(option, why, example)
     return pod
 
 
-_HINT = "`nodeagent job --help` describes the options"
+def _refuse(option: str, wrong: str, example: str) -> PodOptionError:
+    hint = f"for instance: {option} {example}" if example else "`nodeagent job --help` describes the options"
+    return PodOptionError(f"{option} {wrong}", hint=hint)
 
 
-def _find_option(field: str) -> str:
-    return next((option for part, option in _OPTIONS.items() if part in field), field)
+def _describe_wrong(found: Finding, amounts: Mapping[str, str]) -> str:
+    """Describe what is wrong with the value as it was given to the option."""
+    limit = _LIMIT.search(found.field)
+    if limit is not None and not found.value:
+        return f"{limit[1]} {found.allowed}"
+    if limit is not None and not found.value.startswith('"'):
+        return f"{amounts[limit[1]]}: {found.allowed}"
+    return re.sub('^"[A-Za-z]+=', '"', found.message) if QUIET in found.field else found.message
+
+
+def _find_option(found: Finding, amounts: Mapping[str, str]) -> tuple[str, str]:
+    """Find the option that a finding is about, and a valid value of the option."""
+    if QUIET in found.field:
+        key = found.value.strip('"').partition("=")[0]
+        words = re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", key)
+        return (f"--{words}", _QUIET_EXAMPLES[key]) if key in _QUIET_EXAMPLES else ("--quiet", "quiet")
+    if (limit := _LIMIT.search(found.field)) is not None:
+        return _find_amount_option(limit[1], amounts.get(limit[1], ""))
+    return next((pair for part, pair in _OPTIONS.items() if part in found.field), (found.field, ""))
+
+
+def _find_amount_option(resource: str, text: str) -> tuple[str, str]:
+    """Find the option for the amount of a resource, and the valid amount that is nearest to the given text."""
+    if resource == CPU:
+        return "--cpus", "2"
+    if resource != MEMORY and not resource.startswith(HUGEPAGES_PREFIX):
+        from nodeagent.formats.syntax.resource_names import is_extended_resource  # noqa: PLC0415 - few jobs request devices
+
+        return "--device", f"{resource}=1" if is_extended_resource(resource) else "example.com/nic=1"
+    step = _parse_or_zero(resource.removeprefix(HUGEPAGES_PREFIX) if resource != MEMORY else _SMALL_MEMORY)
+    amount = _parse_or_zero((find_meant(text) or (text,))[-1])
+    count = max(1, -(-amount.nano // max(1, step.nano)))
+    bytes_ = count * step.value()
+    return f"--{resource}", str(Quantity.of_bytes(bytes_ if bytes_ <= MAX_BYTES.value() else step.value()))
+
+
+def _parse_or_zero(text: str) -> Quantity:
+    try:
+        return Quantity.parse(text)
+    except QuantitySyntaxError:
+        return Quantity.of(0)

@@ -11,22 +11,28 @@ _DECIMAL, _BINARY = frozenset({"", "b", "byte", "bytes"}), frozenset({"i", "ib"}
 
 def explain_no_quantity(text: str) -> str:
     """Explain why a text is not a quantity, and suggest the amount that was probably meant."""
+    meant = find_meant(text)
+    if not meant:
+        return "must be a quantity such as 2, 500m or 1Gi"
+    found = _WITH_UNIT.fullmatch(text)
+    assert found is not None
+    if found["gap"] and _is_quantity(found["number"] + found["unit"]):
+        return f"must have no blank before the unit: {found['number']}{found['unit']}"
+    return f"{found['unit']} is not a unit: {' or '.join(meant)}"
+
+
+def find_meant(text: str) -> tuple[str, ...]:
+    """Return the quantities that a number with a wrong unit may mean, with a binary unit last."""
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
-        return "must be a quantity such as 2, 500m or 1Gi"
+        return ()
     number, unit = found["number"], found["unit"]
     rest, size = unit[1:].lower(), _SIZES.get(unit[:1].lower())
     if unit.lower() in _DECIMAL:
-        meant = [number]
-    elif size is None or rest not in _DECIMAL | _BINARY:
-        meant = [number + unit] if _is_quantity(number + unit) else []
-    else:
-        meant = [*([f"{number}{size}"] if rest in _DECIMAL else []), f"{number}{size.upper()}i"]
-    if not meant:
-        return "must be a quantity such as 2, 500m or 1Gi"
-    if found["gap"] and _is_quantity(number + unit):
-        return f"must have no blank before the unit: {number}{unit}"
-    return f"{unit} is not a unit: {' or '.join(meant)}"
+        return (number,)
+    if size is None or rest not in _DECIMAL | _BINARY:
+        return (number + unit,) if _is_quantity(number + unit) else ()
+    return (*([f"{number}{size}"] if rest in _DECIMAL else []), f"{number}{size.upper()}i")
 
 
 def _is_quantity(text: str) -> bool:
