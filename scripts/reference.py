@@ -481,8 +481,10 @@ compares the cgroups with their desired values, so only `inspect` detects the pr
 ## A script that names it
 
 `contrib/check/nodeagent-health`, in the source and in `share/nodeagent`, prints the kinds of a node's problems, one per line. The exit
-status is 0 without problems, and 2 otherwise. Two printed names are no kinds of the metric: `agent_away` is the first row of the table, and
-`difference` the last row. The script reads the exit status of `inspect`, the status line and the metrics, as your own script can.
+status is 0 without problems, and 2 otherwise. Three printed names are no kinds of the metric: `agent_away` is the first row of the table,
+and `difference` the last row. `other_release` means that the agent or the command is of a release that the script can't read, as in the
+middle of an upgrade: install one release, then run `systemctl restart nodeagent && systemctl reload nodeagent-launcher`. The script reads
+the exit status of `inspect`, the status line and the metrics, as your own script can.
 
 ## A configuration that isn't in use
 
