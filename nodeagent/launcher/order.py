@@ -31,7 +31,6 @@ CPU_VALUE = re.compile(r"[a-z0-9_/-]{1,40}")
 THREAD = re.compile(r"thread ([0-9]{1,9})@([0-9]{1,19})")  # a thread's ID, and its start time in clock ticks since boot
 HOST_VALUE = re.compile(r"[0-9a-f,-]{1,20000}")
 CPU_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
-MAX_TERMINAL = 2**20  # limit on the numbers of pseudoterminals (NR_UNIX98_PTY_MAX)
 LINE = re.compile(r"[ -~]{1,400}")  # line for a terminal: printable ASCII, so that no line can command the terminal
 SETTINGS = {"aslr", "transparentHugePages", "scheduler", "nice"}
 # line in the header of a journal stream: printable ASCII, long enough for the names of a pod (253) and a container (63)
@@ -79,15 +78,6 @@ class ThreadMove:
     pid: int
     start_ticks: int
     cpus: tuple[range, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TerminalLine:
-    """A line for the terminal /dev/pts/N, if one of the users owns the terminal."""
-
-    number: int
-    users: Sequence[int]
-    line: str
 
 
 def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
@@ -160,18 +150,11 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
     return found
 
 
-def parse_terminal_line(message: Mapping[str, Any]) -> TerminalLine:
-    number, users, line = (message.get(name) for name in ("terminal", "users", "line"))
-    if (
-        type(number) is int
-        and 0 <= number < MAX_TERMINAL
-        and isinstance(users, list)
-        and all(type(user) is int for user in users)
-        and type(line) is str
-        and LINE.fullmatch(line)
-    ):
-        return TerminalLine(number, users, line)
-    raise RefusedError("bad_request", "tell: not the number of a terminal, user IDs and a line of printable ASCII")
+def parse_terminal_line(message: Mapping[str, Any]) -> tuple[int, int, str]:
+    session, ticks, line = (message.get(name) for name in ("session", "ticks", "line"))
+    if type(session) is type(ticks) is int and session > 0 and type(line) is str and LINE.fullmatch(line):
+        return session, ticks, line
+    raise RefusedError("bad_request", "tell: not a session, a time in clock ticks and a line of printable ASCII")
 
 
 def parse_cpus(text: str) -> tuple[range, ...]:

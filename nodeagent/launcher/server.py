@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ from nodeagent.launcher.order import (
     FileWrite,
     Order,
     RefusedError,
-    TerminalLine,
     ThreadMove,
     parse_cgroup,
     parse_cpus,
@@ -225,7 +223,7 @@ class Launcher:
             case "host":
                 return {"results": [write_host(write) for write in parse_host_writes(message)]}
             case "tell":
-                return {"told": write_to_terminal(parse_terminal_line(message))}
+                return {"told": write_to_terminal(*parse_terminal_line(message))}
         name = str(message.get("op"))[:40]
         raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
 
@@ -446,17 +444,23 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
     return None
 
 
-def write_to_terminal(told: TerminalLine) -> bool:
-    """Write a line to a terminal without waiting for room. Return False if the terminal is gone, is full, or belongs to another user."""
-    with contextlib.suppress(OSError):
-        flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        terminal = os.open(f"/dev/pts/{told.number}", flags)
+def write_to_terminal(session: int, ticks: int, line: str) -> bool:
+    """Write a line to the pseudoterminal of a session without waiting for room. Return False if that is impossible, if the leader started
+    after `ticks`, or if the leader sees another device there, because a container has pseudoterminals of its own with the same numbers.
+    """
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = read_stat_fields(session)
+        device = int(fields[4])
+        # new_encode_dev (include/linux/kdev_t.h)
+        major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
+        path = f"/dev/pts/{minor}"
+        terminal = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            found = os.fstat(terminal)
-            device = os.makedev(PSEUDOTERMINAL, told.number)
-            if stat.S_ISCHR(found.st_mode) and found.st_rdev == device and found.st_uid in told.users:
-                line = f"\r\n{told.line}\r\n".encode("ascii")
-                return os.write(terminal, line) == len(line)
+            ours, theirs = os.fstat(terminal), Path(f"/proc/{session}/root{path}").stat()
+            is_theirs = (ours.st_dev, ours.st_rdev) == (theirs.st_dev, os.makedev(PSEUDOTERMINAL, minor))
+            if major == PSEUDOTERMINAL and is_theirs and int(fields[19]) <= ticks:
+                text = f"\r\n{line}\r\n".encode("ascii")
+                return os.write(terminal, text) == len(text)
         finally:
             os.close(terminal)
     return False

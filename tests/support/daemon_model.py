@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -573,7 +573,7 @@ class Daemon:
     """What the launcher was asked to start."""
     standing: tuple[Problem, ...] = ()
     """Current problems of other parts of the agent."""
-    told: list[tuple[int, tuple[int, ...], str]] = field(default_factory=list)
+    told: list[tuple[int, int, str]] = field(default_factory=list)
     """Lines for terminals: the terminal's number, its users, and the line."""
     boot: str = "boot"
     placed: PlacedDevices = field(default_factory=PlacedDevices)
@@ -633,10 +633,10 @@ class Daemon:
         self.jobs.retry = self.agent.retry
         return self.agent
 
-    def tell(self, terminal: int, users: Sequence[int], line: str) -> None:
-        """Write a line to a terminal, as the launcher does."""
-        self.steps.take(f"tell {terminal}")
-        self.told.append((terminal, tuple(users), line))
+    def tell(self, session: int, ticks: int, line: str) -> None:
+        """Write a line to a session's terminal, as the launcher does."""
+        self.steps.take(f"tell {session}")
+        self.told.append((session, ticks, line))
 
     def make_tree(self) -> Any:
         return Tree(self.machine, self.steps, lambda: self.judge(self))

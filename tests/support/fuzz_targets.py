@@ -806,7 +806,7 @@ LAUNCHER_WORDS = JSON_WORDS + words(
     '"identifier": "log_file": "grace_seconds": "cgroup": "/sys/fs/cgroup/pods/a" "ids": "after": "statuses": "more": "status": '
     '"failed": "stage": "exec" "errno": "message": "refused": "code": "exit_code": "finished_at_ms": "unknown": "delivered": '
     '"acked": "subscribed": "partition" "kind": "root" "isolated" "host" "gather" "gathered": "writes": "thread 2@1" "results": '
-    '"tell" "terminal": "users": "line": "told": '
+    '"tell" "session": "ticks": "line": "told": '
     '"pid": "start_ticks": "boot_id": "started_at_ms":'
 )
 _STATES = tuple(content for content, _ in versions.FILES.values())
@@ -1050,7 +1050,7 @@ TARGETS = (
             b'{"op":"ack","ids":["a"]}',
             b'{"op":"list","after":""}',
             b'{"op":"signal","id":"a","signal":15}',
-            b'{"op":"tell","terminal":3,"users":[0,1000],"line":"x"}',
+            b'{"op":"tell","session":3,"ticks":1000,"line":"x"}',
         ),
         LAUNCHER_WORDS,
     ),

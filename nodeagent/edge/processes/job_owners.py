@@ -4,10 +4,7 @@ import os
 import select
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-
-from msgspec import Struct
 
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.task_stat import parse_task_stat
@@ -17,16 +14,6 @@ class OwnerError(NodeAgentError):
     """A process cannot own a job."""
 
 
-class SessionTerminal(Struct, frozen=True):
-    """Terminal /dev/pts/N of the session to which a process belongs."""
-
-    number: int
-    users: tuple[int, ...]
-    """User IDs that may own the terminal: the process's user ID, and the user ID of the login. With `sudo`, the terminal still belongs to
-    the login.
-    """
-
-
 class Owner:
     """Process that owns a job, identified by a pidfd until `close`.
 
@@ -34,11 +21,12 @@ class Owner:
     other threads, or while another thread executes a program.
     """
 
-    def __init__(self, pid: int, pidfd: int, start_ticks: int, terminal: SessionTerminal | None = None) -> None:
+    def __init__(self, pid: int, pidfd: int, start_ticks: int, session: int) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self.start_ticks = start_ticks
-        self.terminal = terminal
+        self.session = session
+        """Process number of the session's leader."""
 
     def is_alive(self) -> bool:
         poll = select.poll()
@@ -105,18 +93,10 @@ def _open_process(pid: int) -> Owner:
     pidfd = os.pidfd_open(pid)
     try:
         stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
-        terminal = None if stat.terminal is None else SessionTerminal(stat.terminal, _find_users(pid))
-        return Owner(pid, pidfd, stat.start_ticks, terminal)
+        return Owner(pid, pidfd, stat.start_ticks, stat.session)
     except (OSError, IndexError, ValueError) as err:
         os.close(pidfd)
         raise OSError(*(err.args if isinstance(err, OSError) else (0, str(err)))) from err
-
-
-def _find_users(pid: int) -> tuple[int, ...]:
-    users = {Path(f"/proc/{pid}").stat().st_uid}
-    with suppress(FileNotFoundError):  # the kernel may lack the audit subsystem
-        users.add(int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii")))
-    return tuple(sorted(users))
 
 
 class OwnerWatch:

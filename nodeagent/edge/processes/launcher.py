@@ -156,11 +156,18 @@ class LauncherClient:
             results += found
         return results
 
-    def tell(self, terminal: int, users: Sequence[int], line: str) -> bool:
-        """Write a line to /dev/pts/N, which the agent may not open. False means that the terminal is gone, is full, or is another
-        user's.
+    def tell(self, session: int, ticks: int, line: str) -> bool:
+        """Write a line to the pseudoterminal of a session of this host, which the agent may not open.
+
+        Args:
+            session: process number of the session's leader.
+            ticks: start time of a process in the session. A leader that started later has got a number that was free again.
+            line: the text.
+
+        Returns:
+            False if there is no such terminal any more, or no room in it.
         """
-        return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(terminal, users, line))))
+        return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(session, ticks, line))))
 
     def events(self) -> Iterator[None]:
         """Yield once after the subscription, and again whenever processes have exited, until `close`. Call `list` to get their statuses.

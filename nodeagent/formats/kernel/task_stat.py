@@ -8,8 +8,6 @@ _KERNEL_THREAD = 0x0020_0000
 """Flag PF_KTHREAD (include/linux/sched.h)."""
 _BOUND = 0x0400_0000
 """Flag PF_NO_SETAFFINITY."""
-_PSEUDOTERMINAL = 136
-"""Major device number of /dev/pts/N (UNIX98_PTY_SLAVE_MAJOR)."""
 
 
 class TaskStat(Struct, frozen=True):
@@ -24,8 +22,8 @@ class TaskStat(Struct, frozen=True):
     """Number of threads of the task's process."""
     parent: int = 0
     """PID of the parent. 0 means that the parent is outside of this PID namespace, or that there is none."""
-    terminal: int | None = None
-    """Number N of the session's terminal /dev/pts/N. None means that the session has no terminal, or a terminal of another kind."""
+    session: int = 0
+    """PID of the session's leader. 0 means that the leader is outside of this PID namespace."""
 
     @property
     def is_dead(self) -> bool:
@@ -50,13 +48,8 @@ def parse_task_stat(text: str) -> TaskStat:
     """
     name, _, rest = text.rpartition(")")
     fields = rest.split()
-    flags, start_ticks, cpu, threads, parent, device = (int(fields[place]) for place in (6, 19, 36, 17, 1, 4))
-    major, minor = (
-        device >> 8 & 0xFFF,
-        device & 0xFF | device >> 12 & 0xFFF00,
-    )  # new_encode_dev (include/linux/kdev_t.h)
-    terminal = minor if major == _PSEUDOTERMINAL else None
-    return TaskStat(name.partition("(")[2], fields[0], flags, start_ticks, cpu, threads, parent, terminal)
+    flags, start_ticks, cpu, threads, parent, session = (int(fields[place]) for place in (6, 19, 36, 17, 1, 3))
+    return TaskStat(name.partition("(")[2], fields[0], flags, start_ticks, cpu, threads, parent, session)
 
 
 def parse_allowed_cpus(status: str) -> CpuSet:

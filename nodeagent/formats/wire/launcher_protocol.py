@@ -198,9 +198,9 @@ def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
     return _encode("host", {"writes": writes})
 
 
-def encode_tell(terminal: int, users: Sequence[int], line: str) -> bytes:
-    """Encode a request to write a line to /dev/pts/N, if one of the users owns this terminal."""
-    return _encode("tell", {"terminal": terminal, "users": users, "line": line})
+def encode_tell(session: int, ticks: int, line: str) -> bytes:
+    """Encode a request to write a line to the terminal of a session that began before a time in clock ticks."""
+    return _encode("tell", {"session": session, "ticks": ticks, "line": line})
 
 
 def decode_hello(packet: bytes) -> Hello | Refused:

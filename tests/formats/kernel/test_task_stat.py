@@ -8,13 +8,13 @@ import pytest
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.task_stat import TaskStat, parse_allowed_cpus, parse_task_stat
 
-PARENT, TERMINAL, FLAGS, THREADS, START, CPU = 4, 7, 9, 20, 22, 39
+PARENT, SESSION, FLAGS, THREADS, START, CPU = 4, 6, 9, 20, 22, 39
 """Numbers of fields (proc_pid_stat(5))."""
 
 
 def text(name: str, state: str = "S", **fields: int) -> str:
     numbers = {FLAGS: fields.get("flags", 0), START: fields.get("start", 0), CPU: fields.get("cpu", 0)}
-    numbers |= {PARENT: fields.get("parent", 1), TERMINAL: fields.get("terminal", 0), THREADS: fields.get("threads", 1)}
+    numbers |= {PARENT: fields.get("parent", 1), SESSION: fields.get("session", 0), THREADS: fields.get("threads", 1)}
     return f"7 ({name}) {state} " + " ".join(str(numbers.get(field, -field)) for field in range(4, 53)) + "\n"
 
 
@@ -34,17 +34,10 @@ def test_flags(*, flags: int, is_kernel_thread: bool, is_bound: bool) -> None:
     assert (stat.is_kernel_thread, stat.is_bound) == (is_kernel_thread, is_bound)
 
 
-@pytest.mark.parametrize(
-    ("device", "number"),
-    [(136 << 8, 0), (136 << 8 | 7, 7), (136 << 8 | 1 << 20 | 2, 258), (-(2**31) | 136 << 8, 0x80000)],
-)
-def test_the_terminal_is_a_number_below_dev_pts(device: int, number: int) -> None:
-    assert parse_task_stat(text("x", terminal=device)).terminal == number
-
-
-@pytest.mark.parametrize("device", [0, 4 << 8 | 1, 4 << 8 | 64, 5 << 8, 137 << 8])
-def test_no_terminal_and_consoles_have_no_number(device: int) -> None:
-    assert parse_task_stat(text("x", terminal=device)).terminal is None
+def test_the_session_is_that_of_its_leader() -> None:
+    assert parse_task_stat(text("x", session=7)).session == 7
+    stat = parse_task_stat(Path("/proc/self/stat").read_text(encoding="utf-8"))
+    assert stat.session == os.getsid(0)
 
 
 def test_states() -> None:

@@ -1,6 +1,6 @@
 """Domain of jobs. The pod of a job consists of a process that requests CPUs, and which the agent moves into a cgroup."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from nodeagent.core.domains.domain import TurnDone
@@ -11,15 +11,14 @@ from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.daemon.domains.jobs.jobs import EndedJob, Jobs, ProcessTaker
 from nodeagent.daemon.domains.passive_domain import PassiveDomain
 from nodeagent.edge.kernel.usage import read_memory_end
-from nodeagent.edge.processes.job_owners import SessionTerminal
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.kernel.usage import parse_memory_end
 from nodeagent.views.job_report import format_oom_end
 from nodeagent.views.wording.words import format_requested_bytes
 
-TellTerminal = Callable[[int, Sequence[int], str], object]
-"""Function that writes a line to the terminal /dev/pts/N, if one of the given users owns the terminal. It raises NodeAgentError if writing
-fails.
+TellTerminal = Callable[[int, int, str], object]
+"""Function that writes a line to the terminal of a session; see `LauncherClient.tell`. It raises NodeAgentError if the launcher doesn't
+answer.
 """
 
 
@@ -33,15 +32,15 @@ class JobsDomain(PassiveDomain):
 
     def __init__(self, jobs: Jobs, tree: ProcessTaker, root: str, tell: TellTerminal) -> None:
         self._jobs, self._tree, self._root, self._tell = jobs, tree, root, tell
-        self._lines: tuple[tuple[SessionTerminal, str], ...] = ()
-        """Lines to write to terminals at the end of the turn."""
+        self._lines: tuple[tuple[EndedJob, str], ...] = ()
+        """Lines to write to the jobs' terminals at the end of the turn."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - a job has a small file
         source = self._jobs.look(rescan=rescan)
         # the turn may remove the cgroups, and thereby the kernel's counts
-        for ended in self._jobs.take_ended_on_terminals():
+        for ended in self._jobs.take_ended():
             line = self._describe_oom_kill(ended)
-            self._lines += ((ended.terminal, line),) if line else ()
+            self._lines += ((ended, line),) if line else ()
         return (source,)
 
     def _describe_oom_kill(self, ended: EndedJob) -> str:
@@ -56,7 +55,7 @@ class JobsDomain(PassiveDomain):
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
         self._jobs.attach_owners(done.state, done.ready, done.placed, self._tree)
         lines, self._lines = self._lines, ()
-        for terminal, line in lines:
+        for ended, line in lines:
             with suppress(NodeAgentError):  # the log has the OOM kill, too
-                self._tell(terminal.number, terminal.users, line)
+                self._tell(ended.session, ended.start_ticks, line)
         return ()

@@ -24,7 +24,7 @@ from nodeagent.daemon.domains.jobs.reservations import Reservations
 from nodeagent.daemon.turn.clock import read_boot_ms, read_clocks
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
-from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, SessionTerminal, reopen_owner
+from nodeagent.edge.processes.job_owners import Owner, OwnerWatch, reopen_owner
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.checkpoint.job_record import JobRecord, format_record, parse_record
 from nodeagent.formats.manifest.job_pod import JOB_CONTAINER
@@ -66,11 +66,14 @@ class _Job(Struct, eq=False):
 
 
 class EndedJob(Struct, frozen=True):
-    """A job that has ended, whose cgroup still exists, and whose session had a terminal."""
+    """A job that has ended, and whose cgroup still exists."""
 
     pod: Pod
     path: str
-    terminal: SessionTerminal
+    session: int
+    """Process number of the leader of the owner's session."""
+    start_ticks: int
+    """Start time of the owner."""
 
 
 def make_terms(record: JobRecord) -> JobTerms:
@@ -117,8 +120,8 @@ class Jobs:
         """Jobs by UID. None means that the records of an earlier agent process have not been read yet."""
         self._ended: dict[str, JobRecord] = {}
         """Records of jobs whose owners have exited but which may still occupy CPUs, by UID."""
-        self._ended_on_terminals: tuple[EndedJob, ...] = ()
-        """Jobs that have ended since the last `take_ended_on_terminals`."""
+        self._ended_in_cgroups: tuple[EndedJob, ...] = ()
+        """Jobs that have ended since the last `take_ended`."""
         self._releases: dict[str, list[Future[None]]] = {}
         """Pending answers to callers that wait until a job has released all its resources, by UID."""
         self._asked_ms = 0
@@ -294,10 +297,10 @@ class Jobs:
             reservations = self.reservations.list_for_turn()
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
-    def take_ended_on_terminals(self) -> tuple[EndedJob, ...]:
-        """Return the jobs that have ended since the last call and may have a terminal, because a user may be waiting for them there."""
+    def take_ended(self) -> tuple[EndedJob, ...]:
+        """Return the jobs that have ended in their cgroups since the last call."""
         with self._lock:
-            ended, self._ended_on_terminals = self._ended_on_terminals, ()
+            ended, self._ended_in_cgroups = self._ended_in_cgroups, ()
             return ended
 
     def _read(self) -> None:
@@ -321,8 +324,8 @@ class Jobs:
         job = None if self._jobs is None else self._jobs.pop(uid, None)
         if job is None:
             return
-        if job.path and job.owner.terminal is not None:
-            self._ended_on_terminals += (EndedJob(job.record.pod, job.path, job.owner.terminal),)
+        if job.path:
+            self._ended_in_cgroups += (EndedJob(job.record.pod, job.path, job.owner.session, job.owner.start_ticks),)
         job.owner.close()
         job.end_turn()
         self._ended[uid] = job.record
