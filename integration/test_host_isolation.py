@@ -6,6 +6,7 @@ from integration.guest.guest import Guest
 from integration.isolation import configuration, isolate
 from integration.node import CONFIG, ROOT, Document, Node, container, pod
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.formats.manifest.job_pod import GRACE_SECONDS
 from tests.support.figures import Recorder, report
 
 pytestmark = pytest.mark.configures
@@ -181,6 +182,47 @@ def test_other_programs_can_use_a_jobs_cpus_once_the_command_returns(node: Node)
     for _ in range(3):
         done = node.run(f"set +e; cpus=$({job}); echo $?; taskset --cpu-list $cpus true && echo works")
         assert done.stdout.split() == ["7", "works"], done.stderr
+
+
+MEASURES = """
+import os, subprocess, time
+job = ("nodeagent", "job", "--cpus", "2", "--memory", "64Mi", "--", "sh", "-c", "echo $NODEAGENT_EXCLUSIVE_CPUS; read x")
+pipe = subprocess.PIPE
+with subprocess.Popen(job, stdin=pipe, stdout=pipe, text=True) as running:
+    first, _, last = running.stdout.readline().strip().partition("-")
+    cpus = {int(first), int(last)}
+    def can_use():
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError:
+            return False
+        return True
+    print(can_use())
+    running.stdin.close()
+    running.wait()
+    began = time.monotonic()
+    while not can_use():
+        pass
+    print(time.monotonic() - began)
+"""
+"""Print whether a job's CPUs can be used while the job runs, and after how many seconds they can be used once the command has returned."""
+
+
+def test_a_plain_jobs_cpus_come_back_by_themselves_soon_after_the_command_returns(
+    node: Node, record_property: Recorder
+) -> None:
+    node.guest.put("/tmp/measures.py", MEASURES)
+    seconds = []
+    for _ in range(5):
+        before, after = node.run("python3 -S /tmp/measures.py").stdout.split()
+        assert before == "False", "the job's partition keeps others out"
+        seconds.append(float(after))
+    last = max(seconds)
+    report(
+        record_property,
+        f"a job's CPUs could be used {1000 * last:.0f} ms after its command at the latest, on the guest's clock",
+    )
+    assert last < GRACE_SECONDS, "nothing waits for a timer"
 
 
 def test_other_programs_can_use_a_pods_cpus_like_a_jobs_cpus_once_delete_has_waited(node: Node) -> None:
