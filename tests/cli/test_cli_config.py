@@ -111,6 +111,27 @@ def test_the_warning_of_halved_cores_names_the_fields_that_reserve_and_a_cure(
     assert run("validate", file, "--root", node) == (0, f"{file} is valid for the machine\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("show",), 3),
+        (("show", "none.yaml"), 1),
+        (("validate",), 1),
+        (("validate", "none.yaml"), 1),
+        (("validate", "--running"), 1),
+        (("reload",), 3),
+        (("migrate-from-kubelet", "none.yaml"), 1),
+    ],
+)
+def test_a_missing_file_is_1_unless_the_agent_is_asked_in_vain(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*words)
+    assert (code, out) == (status, "")
+    assert err.startswith("nodeagent: ")
+
+
 def test_the_example_is_right(run: RunCommand, node: str) -> None:
     example = str(ROOT / "examples" / "config.yaml")
     assert run("validate", example, "--root", node) == (0, f"{example} is valid for the machine\n", "")
