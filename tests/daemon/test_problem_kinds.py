@@ -217,6 +217,7 @@ def test_what_is_wrong_is_told_by_any_one_of_four_and_is_over_once_it_is_mended(
                 daemon.turn(WakeUpReason.TIMER)
             view = daemon.agent.view
             assert counted(daemon)[kind.value] > 0
+            assert not [problem for problem in view.problems if "None" in problem]
             assert inspect_node(replace(view, observation=machine_observed(daemon)))["verdict"] == NodeVerdict.WRONG
             assert report_readiness(view)[1] != "ok"
             assert not format_status(view).endswith(", 0 problems, 0 refused")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from nodeagent.core.cgroups.container_placement import ContainerPlacement, container_placements
 from nodeagent.core.cgroups.partitions import find_unpartitioned_cpus
 from nodeagent.core.host.irq_owners import interrupt_requests
-from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
+from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroup, ObservedCgroups
 from nodeagent.core.model.cgroup_layout import UNITS_UNCLEAR, cpuset_path, is_pinned, unit_at
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.problem_kinds import ProblemKind
@@ -67,11 +68,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
     taken = take_back_all(edges.domains, state)
     unknown = tuple(map(as_problem, seen.domains.problems))
     orphans = tuple(
-        Problem(
-            f"processes run in {edges.tree.root / path}, which no pod owns, on CPUs {observed[cpuset_path(path)].cpus_effective} "
-            f"(end them: echo 1 > {edges.tree.root / path}/cgroup.kill)",
-            kind=ProblemKind.ORPHAN,
-        )
+        Problem(_describe_orphan(edges.tree.root / path, observed[cpuset_path(path)]), kind=ProblemKind.ORPHAN)
         for path in planned.changes.orphans
     )
     deferred = {
@@ -95,6 +92,13 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
         frozenset(deferred),
         conditions,
     )
+
+
+def _describe_orphan(path: Path, observed: ObservedCgroup) -> str:
+    """Describe a cgroup with processes that belong to no pod. A cgroup outside of the pods' cpusets has no CPUs to name."""
+    cpus = observed.cpus_effective
+    where = "" if cpus is None else f", on CPUs {cpus}"
+    return f"processes run in {path}, which no pod owns{where} (end them: echo 1 > {path}/cgroup.kill)"
 
 
 def _update_host_settings(

@@ -346,7 +346,8 @@ def _format_orphans(document: Document, width: int | None) -> Iterator[str]:
     yield "PROCESSES IN CGROUPS WITHOUT A POD"
     for orphan in document["orphans"]:
         devices = f" and has {', '.join(orphan['devices'])}" if orphan["devices"] else ""
-        yield from break_text(f"  {orphan['cgroup']} may run on CPUs {orphan['cpus']}{devices}; to end them:", width)
+        may = f"may run on CPUs {orphan['cpus']}" if orphan["cpus"] else "has processes"
+        yield from break_text(f"  {orphan['cgroup']} {may}{devices}; to end them:", width)
         # A line break at any other place would change the effect of the command.
         for part in orphan["nextStep"].replace(" && ", " &&\n").splitlines():
             yield from break_text(f"    {part}", width)

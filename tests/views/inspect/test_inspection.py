@@ -613,6 +613,9 @@ def test_an_empty_leftover_is_a_difference_and_a_populated_one_a_stranger():
     assert [s["cgroup"] for s in document["orphans"]] == ["podgone"]
     assert has_difference(document)
     assert "podgone may run on CPUs 0-7; to end them:" in render_in_full(document)
+    anywhere = replace(left, is_populated=True, cpus_effective=None)
+    document = inspect_node(world.view(cgroups={**observed, "podgone": anywhere}))
+    assert "podgone has processes; to end them:" in render_in_full(document)
 
 
 def test_what_an_orphan_has_by_records_is_said():
