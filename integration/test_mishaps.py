@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from integration.contrib import CONTRIB
+from integration.former_release import INSTALL_SECONDS, installs, put_former_release
 from integration.guest.guest import Guest
 from integration.node import CONFIG, MANIFESTS, READY, ROOT, STATE, Document, Node, container, pod
 from tests.support.status_line import named_kinds
@@ -37,6 +38,8 @@ class Mishap:
     """The kinds that the script prints. Empty means that the node heals by itself."""
     mends: str = "true"
     in_metrics: bool = True
+    reboots: bool = False
+    """Whether the machine reboots after it."""
     ends_pods: bool = False
     """Whether the pods are started again. Otherwise their processes and CPUs stay."""
 
@@ -59,6 +62,8 @@ KEEP = f"cp {CONFIG} /root/config.yaml"
 RESTORE = f"cp /root/config.yaml {CONFIG}"
 RELOAD = "systemctl reload nodeagent"
 LATE = manifest(pod("late", container("app", SLEEP, cpu="1")))
+STRICT = f"echo 'cpuManagerPolicyOptions: {{strict-cpu-reservation: \"true\"}}' >>{CONFIG}"
+SMT = "/sys/devices/system/cpu/smt/control"
 MAIN_PID = "$(systemctl show -P MainPID nodeagent)"
 LAUNCHER_PID = "$(systemctl show -P MainPID nodeagent-launcher)"
 OWN_DISK = (
@@ -77,10 +82,7 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "killed": Mishap(f"kill -9 {MAIN_PID}; sleep 1; {READY}"),
         "hangs": Mishap(f"kill -STOP {MAIN_PID}", ("agent_away",), f"kill -CONT {MAIN_PID}", in_metrics=False),
         "started twice": Mishap(f"! nodeagent run --config {CONFIG} 2>/root/second"),
-        "upgraded": Mishap("systemctl reload nodeagent-launcher; systemctl restart nodeagent"),
-        "downgraded": Mishap(  # the state is of a later version: it is rebuilt from what runs
-            f'systemctl stop nodeagent; sed -i \'1s/"version":[0-9]*/"version":99/\' {STATE}/nodeagent_state; systemctl start nodeagent'
-        ),
+        "restarted with its launcher": Mishap("systemctl reload nodeagent-launcher; systemctl restart nodeagent"),
         "port taken": Mishap(
             "systemctl stop nodeagent; systemd-run --unit taken --quiet python3 -c"
             " 'import socket,time; s=socket.create_server((\"127.0.0.1\",9753)); time.sleep(1e6)';"
@@ -92,10 +94,20 @@ DAYS: dict[str, dict[str, Mishap]] = {
     },
     "the configuration": {
         "typo": Mishap(f"{KEEP}; echo 'maxPodz: 3' >>{CONFIG}", ("configuration_refused",), RESTORE),
+        "typo and reload": Mishap(
+            f"echo 'maxPodz: 3' >>{CONFIG}; ! {RELOAD}", ("configuration_refused",), f"{RESTORE}; {RELOAD}"
+        ),
         "typo and restart": Mishap(
             f"echo 'maxPodz: 3' >>{CONFIG}; systemctl restart nodeagent",
             ("configuration_refused",),
             f"{RESTORE}; {RELOAD}",
+        ),
+        "typo and reboot": Mishap(
+            f"systemctl enable --quiet nodeagent; echo 'maxPodz: 3' >>{CONFIG}",
+            ("configuration_refused",),
+            f"systemctl disable --quiet nodeagent; {RESTORE}; {RELOAD}",
+            reboots=True,
+            ends_pods=True,
         ),
         "typo, restart and no last valid one": Mishap(
             f"echo 'maxPodz: 3' >>{CONFIG}; rm {STATE}/last_config.yaml; ! systemctl restart nodeagent",
@@ -122,6 +134,9 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "its unit stopped": Mishap("systemctl stop nodeagent-pods", ("launcher", "sync"), LAUNCH, ends_pods=True),
     },
     "files": {
+        "state of a later release": Mishap(  # rebuilt from the running pods
+            f'systemctl stop nodeagent; sed -i \'1s/"version":[0-9]*/"version":99/\' {STATE}/nodeagent_state; systemctl start nodeagent'
+        ),
         "state directory deleted": Mishap(f"rm -r {STATE}", ("state",), "systemctl restart nodeagent"),
         "disk full": Mishap(
             f"{OWN_DISK}; ! cat /dev/zero >{STATE}/filler 2>/dev/null; {LATE}",
@@ -134,6 +149,9 @@ DAYS: dict[str, dict[str, Mishap]] = {
             f"{NO_LATE}; mount -o remount,rw {STATE}; {USUAL_DISK}",
         ),
         "state files deleted": Mishap(f"rm -r {STATE}/*"),
+        "runtime directory full": Mishap(
+            f"! cat /dev/zero >/run/filler 2>/dev/null; {LATE}", ("other",), f"rm /run/filler; {NO_LATE}"
+        ),
         "runtime directory deleted": Mishap("rm -r /run/nodeagent", ("agent_away",), "systemctl restart nodeagent"),
         "manifests deleted with their directory": Mishap(
             f"mv {MANIFESTS} /root/manifests", ("manifest",), f"mv /root/manifests {MANIFESTS}"
@@ -144,6 +162,18 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "copied": Mishap(f"cp {MANIFESTS}/pinned.json {MANIFESTS}/late.json", ("manifest",), NO_LATE),
         "too large": Mishap(manifest(pod("late", container("app", SLEEP, cpu="64"))), ("refused",), NO_LATE),
         "keeps failing": Mishap(manifest(pod("late", container("app", ["false"]))), ("crash_loop",), NO_LATE),
+        "takes the last shared CPUs": Mishap(
+            f"{KEEP}; {STRICT}; systemctl restart nodeagent;"
+            + manifest(pod("late", container("app", SLEEP, cpu="13"))),
+            ("starved",),
+            f"{NO_LATE}; {RESTORE}; systemctl restart nodeagent",
+        ),
+        "a unit that isn't there is pinned": Mishap(
+            "! nodeagent pin nosuch.service --cpus 1 --memory 16Mi 2>/dev/null"
+        ),
+        "a job without enough memory": Mishap(
+            "! nodeagent job --cpus 1 --memory 64Mi -- dd if=/dev/zero of=/dev/null bs=200M count=1 2>/dev/null"
+        ),
         "its process killed": Mishap(f"kill -9 $(cat {PINNED}/payload/cgroup.procs)", ends_pods=True),
     },
     "the machine": {
@@ -151,6 +181,11 @@ DAYS: dict[str, dict[str, Mishap]] = {
             f"cpu=$(sed s/.*[,-]// {PINNED}/cpuset.cpus); echo $cpu >/root/cpu; echo 0 >/sys/devices/system/cpu/cpu$cpu/online",
             ("degraded", "promise"),
             "echo 1 >/sys/devices/system/cpu/cpu$(cat /root/cpu)/online",
+        ),
+        "SMT off": Mishap(
+            f"echo off >{SMT}",
+            ("degraded", "promise"),
+            f"echo on >{SMT}; for f in /sys/devices/system/cpu/cpu*/online; do echo 1 >$f; done",
         ),
         "clock back by a day": Mishap("date -s '1 day ago'"),
         "clock in another year": Mishap("date -s '1 year'; sleep 1; date -s '364 days ago'"),
@@ -160,6 +195,11 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "writes a cgroup": Mishap(f"echo 0 >{PINNED}/cpuset.cpus"),
         "moves a process to the agent's cgroup": Mishap(
             "sleep infinity & echo $! >/sys/fs/cgroup/system.slice/nodeagent.service/cgroup.procs"
+        ),
+        "runs in a cgroup of its own among the pods'": Mishap(
+            f"mkdir -p {ROOT}/poduid-mine/app; sleep infinity & echo $! >{ROOT}/poduid-mine/app/cgroup.procs",
+            ("orphan",),
+            f"echo 1 >{ROOT}/poduid-mine/app/cgroup.kill",
         ),
         "freezes a pod": Mishap(f"echo 1 >{PINNED}/cgroup.freeze"),
         "takes a controller away": Mishap(f"echo -memory >{PINNED}/../cgroup.subtree_control"),
@@ -192,11 +232,11 @@ def sources(node: Node) -> tuple[set[str], set[str]]:
     return (named_kinds(line) if line else set()), set(kinds)
 
 
-def wait_named(node: Node, mishap: Mishap, named: tuple[str, ...]) -> None:
+def wait_named(node: Node, named: tuple[str, ...], *, in_metrics: bool = True) -> None:
     """Wait until all sources name these kinds, and no others."""
     expected = set(named)
-    if "agent_away" not in named:
-        both = (expected, expected if mishap.in_metrics or not named else set())
+    if not {"agent_away", "other_release"} & expected:
+        both = (expected, expected if in_metrics else set())
         node.until(lambda: sources(node) == both or None, lambda: f"{sources(node)} instead of {both}", 40)
 
     def look() -> bool | None:
@@ -218,10 +258,12 @@ def play(node: Node, mishap: Mishap) -> None:
     """Do it, have it named, mend it, and make sure that all is well again."""
     before = placed(node)
     node.run(mishap.does)
+    if mishap.reboots:
+        node.guest.reboot()
     if mishap.named:
-        wait_named(node, mishap, mishap.named)
+        wait_named(node, mishap.named, in_metrics=mishap.in_metrics)
     node.run(mishap.mends)
-    wait_named(node, mishap, ())
+    wait_named(node, ())
     cpus, pid = before.split()
     if mishap.ends_pods:
         pid = placed(node).split()[1]
@@ -236,3 +278,36 @@ def test_each_mishap_is_named_right_and_over_once_it_is_mended(node: Node, day: 
         except Exception as err:
             err.add_note(f"{day}: {name}")
             raise
+
+
+SWITCH = "systemctl restart nodeagent && systemctl reload nodeagent-launcher"
+FORMER_CONFIG = '{"cpuManagerPolicy": "static", "reservedSystemCPUs": "0", "stateRecovery": "strict"}'
+RELEASES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("the former release is installed and not started", installs("former"), ("other_release",)),
+    ("it doesn't know fields of the configuration", f"{KEEP}; ! {SWITCH}", ("agent_away",)),
+    (
+        "it doesn't know the version of the state",
+        f"echo '{FORMER_CONFIG}' >{CONFIG}; systemctl reset-failed; ! {SWITCH}",
+        ("agent_away",),
+    ),
+    ("downgraded", f"sed -i s/strict/recover/ {CONFIG}; systemctl reset-failed; {SWITCH}", ("other_release",)),
+    ("this release is installed and not started", installs("nodeagent"), ("other_release",)),
+    ("upgraded", f"{RESTORE}; {SWITCH}", ()),
+)
+"""Steps of a downgrade and of the upgrade after it, each with what is named then."""
+
+
+@pytest.mark.long
+@pytest.mark.reinstalls
+@pytest.mark.parametrize("guest", ["two_sockets"])
+def test_each_step_of_a_downgrade_and_an_upgrade_is_named_right(node: Node) -> None:
+    put_former_release(node)
+    before = placed(node)
+    for step, script, named in RELEASES:
+        try:
+            node.run(script, timeout_seconds=INSTALL_SECONDS)
+            wait_named(node, named)
+        except Exception as err:
+            err.add_note(step)
+            raise
+        assert placed(node) == before, step

@@ -1,20 +1,12 @@
-"""An upgrade from the former release and the way back, under running pods and as `make install` does them.
-
-The former release's sources come from git's history, so this needs a clone that has it.
-"""
-
-import subprocess
+"""An upgrade from the former release and the way back, under running pods and as `make install` does them."""
 
 import pytest
 
-from integration.guest.base import base_of
-from integration.guest.cache import REPOSITORY
+from integration.former_release import INSTALL_SECONDS, installs, put_former_release
 from integration.guest.guest import Guest
 from integration.node import CONFIG, ROOT, STATE, Node, container, pod
 from integration.test_pinned_units import unit
 
-FORMER = "196a012fd60d7bbf0cfbc9586e1ce7225bba2cd9^"
-"""The commit of 0.1 before resources and domains had folders of their own."""
 SLEEP = ["sleep", "infinity"]
 STATUSES = """
 for procs in $(find %s /sys/fs/cgroup/system.slice/db.service -name cgroup.procs); do
@@ -31,13 +23,7 @@ def node(request: pytest.FixtureRequest) -> Node:
     guest: Guest = request.getfixturevalue(request.param)
     node = Node(guest)
     node.run("systemctl stop nodeagent nodeagent-pods; rm -r /etc/nodeagent /var/lib/nodeagent*")
-    for wheel in base_of(guest.image.release).wheels.iterdir():
-        guest.put(f"/root/wheels/{wheel.name}", wheel.read_bytes())
-    former = ("git", "-c", f"safe.directory={REPOSITORY}", "-C", str(REPOSITORY), "archive", FORMER)
-    guest.put("/root/former.tar", subprocess.run(former, check=True, capture_output=True).stdout)
-    node.run(
-        "mkdir /usr/src/former && tar --extract --file=/root/former.tar --directory=/usr/src/former", timeout_seconds=30
-    )
+    put_former_release(node)
     install(node, "former")
     node.run("systemctl enable --now nodeagent")
     return node
@@ -45,7 +31,7 @@ def node(request: pytest.FixtureRequest) -> Node:
 
 def install(node: Node, sources: str) -> None:
     """Install these sources over those that are there, without the restart."""
-    node.run(f"WHEELS=/root/wheels make --directory=/usr/src/{sources} install", timeout_seconds=300)
+    node.run(installs(sources), timeout_seconds=INSTALL_SECONDS)
 
 
 def upgrade(node: Node, sources: str) -> None:
