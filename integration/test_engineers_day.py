@@ -1,4 +1,7 @@
-"""A day on a shared machine: three engineers with queued runs and certificates, and a power cut. `pytest -rP` prints all that they see."""
+"""A day on a shared machine: three engineers with queued runs, certificates and a reservation, and a power cut.
+
+`pytest -rP` prints all that they see.
+"""
 
 import json
 import re
@@ -9,7 +12,7 @@ import pytest
 from integration.guest.guest import Guest
 from integration.guest.session import Request
 from integration.isolation import configuration
-from integration.node import CONFIG, READY, Document, Node
+from integration.node import CONFIG, READY, WAIT_SECONDS, Document, Node
 from integration.test_job import ended, gone, said, there
 
 ENGINEERS = ("anna", "ben", "carla")
@@ -35,9 +38,9 @@ class Engineer:
         """Type a command, and read what it prints."""
         return self.reads(self.starts(command), status)
 
-    def reads(self, job: Request, status: int = 0) -> str:
+    def reads(self, job: Request, status: int = 0, seconds: float = WAIT_SECONDS) -> str:
         """Wait for a command's end, and read what it has printed."""
-        found = ended(self._node, job)
+        found = ended(self._node, job, seconds)
         shown = bytes(job.stdout).decode().replace("\r\n", "\n")
         print(f"[{self.name}] {shown}(status {found})")
         assert found == status, shown
@@ -88,7 +91,7 @@ def test_a_day_of_three_engineers_with_a_power_cut(node: Node) -> None:
     assert re.search(r"1\. +jobs/wide +ben .* starts at the latest in (39|40) min", queue)
 
     # anna reserves the night, when nothing else is expected to run, and nobody else gets it
-    reserved = anna.types(f"nodeagent reserve --cpus 8 --from {EVENING} --for 2h --name nightly")
+    reserved = anna.types(f"nodeagent reserve --cpus 8 --memory 64Mi --from {EVENING} --for 2m --name nightly")
     assert "nightly" in reserved
     too_much = ben.types(f"nodeagent reserve --cpus 8 --from {EVENING} --for 1h", 4)
     assert "nothing is reserved" in too_much
@@ -125,10 +128,42 @@ def test_a_day_of_three_engineers_with_a_power_cut(node: Node) -> None:
     ben.types("nodeagent inspect")
     ben.types(f"nodeagent job --cpus 8 --memory 64Mi --wait --max-time 10m --report again.json -- {LOOP}")
 
-    # the evening: the reservation of a moment is used as that of the night would be
-    carla.types("nodeagent reserve --cpus 4 --for 20m --name tonight")
-    assert carla.types("nodeagent job --cpus 4 --memory 64Mi --reservation tonight -- nproc") == "4\n"
-    ben.types("nodeagent job --cpus 4 --memory 64Mi --reservation tonight -- nproc", 125)
-    carla.types("nodeagent reserve --cancel tonight")
-    anna.types("nodeagent reserve --cancel nightly")
+    spend_the_evening(node, anna, ben)
+    assert "nightly" not in carla.types("nodeagent queue")
     node.wait(gone, "the last job to be gone")
+
+
+def spend_the_evening(node: Node, anna: Engineer, ben: Engineer) -> None:
+    """From shortly before the reservation nightly: only anna's run in it starts, and ends with it; ben's then starts when said."""
+    (nightly,) = json.loads(node.run("nodeagent reserve --list -o json").stdout)["reservations"]
+    night = anna.starts(
+        "nodeagent job --cpus 4 --memory 64Mi --reservation nightly --wait --name night -- sh -c 'nproc; exec sleep 2002'"
+    )
+    node.wait(there("night"), "anna's job to wait")
+    anna.types("nodeagent queue")
+    assert one_job(node, "waiting", "startsByMs") == ("jobs/night", "nightly", nightly["fromMs"])
+    node.run(f"date --set=@{nightly['fromMs'] // 1000 - 5}")
+    assert said(node, night, b"4")
+    without = ben.types("nodeagent job --cpus 8 --memory 64Mi --max-time 1m -- true", 125)
+    assert "WaitingForReservation" in without, "for him there are 7, although 11 are free"
+    ben.types("nodeagent job --cpus 1 --memory 64Mi --reservation nightly -- true", 125)
+    late = ben.starts(
+        "nodeagent job --cpus 8 --memory 64Mi --wait --max-time 10m --name late -- sh -c 'nproc; exec sleep 2003'"
+    )
+    node.wait(there("late"), "ben's job to wait")
+    ben.types("nodeagent queue")
+    name, reservation, starts_by_ms = one_job(node, "waiting", "startsByMs")
+    assert (name, reservation) == ("jobs/late", None)
+    assert anna.reads(night, 124, seconds=120).startswith("4\nnodeagent: the job's time was over")
+    said(node, late, b"8")
+    name, reservation, began_ms = one_job(node, "running", "sinceMs")
+    assert (name, reservation) == ("jobs/late", None)
+    assert nightly["untilMs"] <= began_ms <= starts_by_ms
+    late.send(b"\x03")
+    ben.reads(late, 130)
+
+
+def one_job(node: Node, state: str, time: str) -> tuple[str, str | None, int]:
+    """The only job in this state: its name, its reservation, and one of its times."""
+    (job,) = [one for one in json.loads(node.run("nodeagent queue -o json").stdout)["jobs"] if one["state"] == state]
+    return job["name"], job["reservation"], job[time]

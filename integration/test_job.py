@@ -26,9 +26,11 @@ def start(node: Node, command: str, *, terminal: bool = False) -> Request:
     return node.guest.start(["bash", "-c", f"exec {command}"], terminal=(24, 80, "dumb") if terminal else None)
 
 
-def ended(node: Node, job: Request) -> int:
+def ended(node: Node, job: Request, seconds: float = WAIT_SECONDS) -> int:
     """Wait for a command's end; return its status as a shell shows it."""
-    status = node.until(lambda: job.wait(0.2), lambda: f"still running: {bytes(job.stdout)!r} {bytes(job.stderr)!r}")
+    status = node.until(
+        lambda: job.wait(0.2), lambda: f"still running: {bytes(job.stdout)!r} {bytes(job.stderr)!r}", seconds
+    )
     return status if status >= 0 else 128 - status
 
 
