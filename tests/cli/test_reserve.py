@@ -112,6 +112,8 @@ def test_it_lists_and_cancels() -> None:
         (("--list", "--cancel", "a"), "or --list, or --cancel"),
         (("--cpus", "1"), "--cpus and --for are needed together"),
         (("--for", "1h"), "--cpus and --for are needed together"),
+        (("--list", "--user", "bob"), "--memory, --from, --name and --user are for a new reservation"),
+        (("--cancel", "a", "--from", "22:00"), "--memory, --from, --name and --user are for a new reservation"),
         (("--cpus", "1", "--for", "9d"), "'9d' is not a time from 1s to 168h"),
         (("--cpus", "1", "--for", "1h", "--from", "25:00"), "'25:00' is not a time such as 22:00 or 2026-11-29T22:00"),
     ],

@@ -43,7 +43,6 @@ nodeagent reserve --cpus N [--memory AMOUNT] [--from TIME] --for TIME
         "--from",
         dest="begin",
         type=begin_of_span,
-        default="now",
         metavar="TIME",
         help="local time of the begin, such as 22:00 for the next time that the clock shows 22:00, or 2026-11-29T22:00 (default: now)",
     )
@@ -83,6 +82,8 @@ def run(options: argparse.Namespace) -> int:
     makes = options.cpus is not None or options.span is not None
     if [makes, options.list, options.cancel is not None].count(True) != 1:
         options.parser.error("name --cpus and --for, or --list, or --cancel NAME")
+    if not makes and any(one is not None for one in (options.memory, options.begin, options.name, options.user)):
+        options.parser.error("--memory, --from, --name and --user are for a new reservation, with --cpus and --for")
     if options.list:
         document = call(options.socket, "queue")
         return _print(options, describe_reservations(document["reservations"], document["atMs"]), "no reservations\n")
@@ -93,10 +94,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.cpus is None or options.span is None:
         options.parser.error("--cpus and --for are needed together")
+    begin = begin_of_span("now") if options.begin is None else options.begin
     asked: dict[str, object] = {
-        "name": options.name or f"at-{options.begin:%m%d-%H%M}",
+        "name": options.name or f"at-{begin:%m%d-%H%M}",
         "amounts": {"cpu": options.cpus} | ({} if options.memory is None else {"memory": options.memory}),
-        "fromMs": round(options.begin.timestamp() * 1000),
+        "fromMs": round(begin.timestamp() * 1000),
         "forMs": round(options.span * 1000),
     }
     asked |= {} if options.user is None else {"user": find_user(options.user)}
