@@ -167,4 +167,4 @@ def test_a_user_without_rights_gets_all_that_may_be_known(node: Node) -> None:
     assert not found["others"]["complete"]
     assert not [one for one in found["others"]["tasks"] if (one["of"] or "").endswith("/payload")], "its own"
     reasons = {one["field"]: one["reason"] for one in found["unknown"]}
-    assert reasons["others.tasks"].startswith("only root may have the kernel count each task")
+    assert reasons["others.tasks"].startswith("the kernel counts each task only for root")

@@ -193,8 +193,8 @@ def test_a_cgroup_above_is_given_fewer_cpus_and_all_of_them_again(node: Node) ->
         wait_degraded(node, 2)
         assert now_on(node, "pinned") == mine[:-1]
         wait_on(node, "one", [cpu for cpu in members(left) if cpu not in mine])
-        (problem,) = [text for text in node.inspect()["node"]["problems"] if "keeps CPUs" in text]
-        assert problem.startswith("/sys/fs/cgroup/nodeagent.slice keeps CPUs")
+        (problem,) = [text for text in node.inspect()["node"]["problems"] if "withholds CPUs" in text]
+        assert problem.startswith("/sys/fs/cgroup/nodeagent.slice withholds CPUs")
         assert members(node.wait_log(cursor, "machine_changed")["online"]) == members(left)
         node.wait(lambda _: node.inspect()["differences"] == [], "inspect to see the machine that the agent decides on")
     finally:

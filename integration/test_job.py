@@ -137,7 +137,9 @@ def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Nod
     huge = node.run("nodeagent job --cpus 64 --memory 64Mi --wait -- true", check=False)
     assert (huge.returncode, "OutOfcpu" in huge.stderr) == (125, True)
     late = node.run("nodeagent job --cpus 12 --memory 64Mi --wait=1s -- true", check=False)
-    assert (late.returncode, "no room within the time of --wait" in late.stderr) == (125, True), late.stderr
+    assert (late.returncode, "the job could not start within the time of --wait" in late.stderr) == (125, True), (
+        late.stderr
+    )
 
     queued = json.loads(node.run("nodeagent queue -o json").stdout)["jobs"]
     assert [(one["name"], one["state"]) for one in queued] == [
@@ -358,7 +360,7 @@ def test_members_of_the_group_run_jobs_as_themselves(node: Node) -> None:
         most = node.run(f"{JOB} -- sh -c 'for n in $(seq 30); do sleep 1 & done; wait'", check=False)
         assert "Resource temporarily unavailable" in most.stderr + most.stdout
         large = node.run("runuser -u runner -- nodeagent job --cpus 5 --memory 64Mi -- id", check=False)
-        assert (large.returncode, "jobs.maxCPUs is 4" in large.stderr) == (125, True)
+        assert (large.returncode, "your limit is 4 (jobs.maxCPUs)" in large.stderr) == (125, True)
         asked = node.run(f"runuser -u runner -- {JOB} --user stranger -- id", check=False)
         assert (asked.returncode, "only root" in asked.stderr) == (125, True)
         done = node.run(f"{JOB} --user runner -- sh -c 'id -un; id -Gn; echo $HOME'")

@@ -10,7 +10,7 @@ from integration.node import CONFIG, Node
 BOUNDS = b"jobs: {group: runners, maxCPUs: 4, maxMemory: 1Gi, maxPerUser: 3} #"
 JOB = "nodeagent job --cpus 2 --memory 64Mi -- true"
 SHELL = f"sh -c '{JOB}'"
-AS_RUNNER = (125, "your jobs would have 5 CPUs together, jobs.maxCPUs is 4")
+AS_RUNNER = (125, "your jobs would have 5 CPUs together; your limit is 4 (jobs.maxCPUs)")
 AS_ANOTHER = (0, "")
 """As another user, whose bounds are free, or as root, who has none."""
 NO_MEMBER = (125, "is not in the group runners (jobs.group), whose members may run jobs")

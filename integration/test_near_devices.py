@@ -49,7 +49,7 @@ def test_each_is_on_the_node_of_its_card(two_cards: Guest) -> None:
     assert (node_of(state, "one"), node_of(state, "zero")) == ("1", "0")
     reason, message, _ = node.entry("nowhere")["refusal"]
     assert reason == "DeviceUnavailable"
-    assert "it asks to be near eth77, and this machine has none: it has " in message
+    assert "it asks to be near eth77, but this machine has only " in message
     assert f"{interface} (network)" in message
     explained = node.run("nodeagent explain default/one").stdout
     assert f"it prefers to be near {interface} (NUMA 1)" in explained

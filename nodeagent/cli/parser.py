@@ -28,7 +28,7 @@ COMMANDS = {
     "cpus": "print the CPUs or memory nodes of a container in the form that other tools read",
     "job": "run a command with its own CPUs and memory, which are released when the command ends",
     "queue": "list running jobs, waiting jobs and reservations",
-    "reserve": "keep CPUs and memory free for one user's jobs during a time",
+    "reserve": "keep CPUs and memory free for the jobs of one user, from one time to another",
     "report": "compare reports of runs, and rank the differences",
     "pin": "give a systemd service, scope or slice its own CPUs and memory nodes",
     "unpin": "end the pinning of a systemd unit, and restore its previous CPUs",

@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nodeagent.launcher", description="Starts containers' processes.")
     parser.add_argument("--socket", type=Path, default=Path("/run/nodeagent-pods/launcher.sock"))
     parser.add_argument("--state-dir", type=Path, default=Path("/var/lib/nodeagent-pods"))
-    parser.add_argument("--cgroup", type=Path, help="the delegated cgroup below which the pods have theirs")
+    parser.add_argument("--cgroup", type=Path, help="the delegated cgroup that contains the cgroups of the pods")
     parser.add_argument("--journal", default="/run/systemd/journal/stdout", help="journald's stream socket")
     options = parser.parse_args()
     options.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -78,12 +78,12 @@ class Clients:
             return
         try:
             if flags & socket.MSG_TRUNC:
-                raise RefusedError("too_large", f"more than {MAX_REQUEST_BYTES} bytes")  # noqa: TRY301 - refused like all
+                raise RefusedError("too_large", f"a request must have at most {MAX_REQUEST_BYTES} bytes")  # noqa: TRY301 - refused like all
             message = json.loads(packet)
             answer = self.answer(client, message if isinstance(message, dict) else {})
         except RefusedError as err:
             answer = {"refused": {"code": err.code, "message": str(err)}}
         except (ValueError, RecursionError):
-            answer = {"refused": {"code": "bad_request", "message": "a request is a JSON object in UTF-8"}}
+            answer = {"refused": {"code": "bad_request", "message": "a request must be a JSON object in UTF-8"}}
         if answer is not None:
             self.send(client, answer)

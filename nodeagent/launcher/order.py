@@ -96,7 +96,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
         raise RefusedError("bad_request", f"start: {err}") from err
     wrong = [name for name, is_well_formed in well_formed.items() if not is_well_formed]
     if wrong:  # the message has no values, because arguments and variables may be secret
-        raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: not what it must be: {', '.join(wrong)}")
+        raise RefusedError("bad_request", f"start of {order.id[:MAX_ID]!r}: invalid fields: {', '.join(wrong)}")
     if not is_ours:
         raise RefusedError("outside_cgroup", f"start: {order.cgroup} is not a plain path of a cgroup below {root}")
     return order
@@ -106,7 +106,7 @@ def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path
     """Return the file and the value of a partition request. Raise RefusedError if they aren't allowed."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
-        raise RefusedError("bad_request", f"partition: not a cgroup and one of {', '.join(PARTITION_KINDS)}")
+        raise RefusedError("bad_request", f"partition: kind must be one of {', '.join(PARTITION_KINDS)}")
     return parse_cgroup(message, root, "partition") / "cpuset.cpus.partition", str(kind)
 
 
@@ -114,7 +114,7 @@ def parse_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) 
     """Return the cgroup of a request. Raise RefusedError for a cgroup that isn't below the root."""
     cgroup = message.get("cgroup")
     if type(cgroup) is not str:
-        raise RefusedError("bad_request", f"{operation}: no cgroup")
+        raise RefusedError("bad_request", f"{operation}: cgroup must be a string")
     try:
         is_ours = root is not None and is_inside(cgroup, root)
     except (ValueError, OSError, RuntimeError) as err:
@@ -144,9 +144,14 @@ def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove
             count += sum(len(part) for part in cpus)
             found.append(ThreadMove(int(thread[1]), int(thread[2]), cpus))
         else:
-            raise RefusedError("not_a_setting", f"host: {place[:MAX_ID]!r} is not a setting of the host's CPUs")
+            raise RefusedError(
+                "not_a_setting",
+                f"host: {place[:MAX_ID]!r} is no file or thread that the launcher may change, or the value is invalid",
+            )
     if count > MAX_CPUS:
-        raise RefusedError("too_large", f"host: the lists of threads have {count} CPUs, at most {MAX_CPUS}")
+        raise RefusedError(
+            "too_large", f"host: the CPU lists of threads have {count} CPUs, more than the limit of {MAX_CPUS}"
+        )
     return found
 
 
@@ -154,7 +159,7 @@ def parse_terminal_line(message: Mapping[str, Any]) -> tuple[int, int, str]:
     session, ticks, line = (message.get(name) for name in ("session", "ticks", "line"))
     if type(session) is type(ticks) is int and session > 0 and type(line) is str and LINE.fullmatch(line):
         return session, ticks, line
-    raise RefusedError("bad_request", "tell: not a session, a time in clock ticks and a line of printable ASCII")
+    raise RefusedError("bad_request", "tell: must have a session, a time in clock ticks and a line of printable ASCII")
 
 
 def parse_cpus(text: str) -> tuple[range, ...]:
@@ -170,7 +175,7 @@ def parse_cpus(text: str) -> tuple[range, ...]:
         first, _, last = part.partition("-")
         cpus = range(int(first), int(last or first) + 1)
         if not next_cpu <= cpus.start < cpus.stop <= MAX_CPU + 1:
-            raise RefusedError("bad_request", f"host: CPUs of a list ascend to at most {MAX_CPU}, not {part!r}")
+            raise RefusedError("bad_request", f"host: the CPUs of a list must ascend, up to {MAX_CPU}: {part!r}")
         parts.append(cpus)
         next_cpu = cpus.stop
     return tuple(parts)

@@ -136,7 +136,7 @@ class RecordStore:
                 content = json.loads(text)
                 run = ProcessRecord(**{name: value for name, value in content.items() if name in known})
                 if not (is_sound(run) and path == self.path(run.id)):
-                    raise ValueError("it has a value that was never written there")  # noqa: TRY301 - set aside like all
+                    raise ValueError("it contains a value that no launcher writes")  # noqa: TRY301 - set aside like all
                 runs.append(run)
             except OSError as err:  # the process may still run, but can't be reported
                 log("record_unreadable", path=str(path), error=str(err))

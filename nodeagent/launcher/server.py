@@ -225,7 +225,7 @@ class Launcher:
             case "tell":
                 return {"told": write_to_terminal(*parse_terminal_line(message))}
         name = str(message.get("op"))[:40]
-        raise RefusedError("bad_request", f"no operation of protocol {PROTOCOL}, or without its fields: {name!r}")
+        raise RefusedError("bad_request", f"{name!r} is no operation of protocol {PROTOCOL}, or lacks required fields")
 
     def signal(self, run_id: str, number: object) -> bool:
         """Send a signal by pidfd, or to a child by its pid, which isn't reused before reap(). Return False if the process has exited."""
@@ -234,7 +234,7 @@ class Launcher:
         starting = self.starting.get(run_id)
         run = starting.run if starting else self.runs.get(run_id)
         if run is None:
-            raise RefusedError("unknown_id", f"signal: no run {run_id[:MAX_ID]!r}")
+            raise RefusedError("unknown_id", f"signal: unknown process {run_id[:MAX_ID]!r}")
         if run.finished_at_ms is not None:
             return False
         try:
@@ -267,7 +267,9 @@ class Launcher:
             self.starting[order.id].clients.append(client)
             return None
         if self.asked.stop or len(self.runs) + len(self.starting) >= MAX_RUNS:
-            raise RefusedError("unavailable", f"stopping, or {MAX_RUNS} runs are kept (acknowledge the ended ones)")
+            raise RefusedError(
+                "unavailable", f"stopping, or {MAX_RUNS} processes are recorded (acknowledge those that have ended)"
+            )
         ours, theirs = socket.socketpair()
         try:
             pid = self.fork(order, theirs.fileno())

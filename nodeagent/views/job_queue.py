@@ -88,9 +88,9 @@ def _describe_job(job: ShownJob, endless: Sequence[ShownJob]) -> Document:
     unknown = None
     if job.is_waiting and job.starts_by_ms is None:
         if job.is_behind_limit:
-            unknown = "it is worked out only for the first waiting jobs"
+            unknown = "it is computed only for the first waiting jobs"
         elif job.reservation:
-            unknown = f"it starts when reservation {job.reservation} has room for it"
+            unknown = f"it starts when reservation {job.reservation} has enough free for it"
         elif len(endless) > 1:
             unknown = f"the jobs of PIDs {', '.join(str(one.pid) for one in endless)} have no time limit"
         elif endless:

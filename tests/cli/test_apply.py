@@ -620,7 +620,7 @@ def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
     other = {**SMALL, "metadata": {"name": "web", "namespace": "test"}}
     (node.manifests / "other.yaml").write_text(text(other))
     assert (
-        "there are 2 pods 'web'\nhint: name one of them in full, as `nodeagent inspect` does: default/web, test/web\n"
+        "2 pods are named 'web'\nhint: name one of them in full, as `nodeagent inspect` does: default/web, test/web\n"
         in failed(node("delete", "web"))
     )
     assert node.files() == ["other.yaml", "web.yaml"]

@@ -626,7 +626,7 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
     _, out, _ = run("inspect", "-o", "json", *host.options)
     shown = json.loads(out)
     assert shown["differences"] == []
-    assert f"{host.cgroups} keeps CPUs {gone} from the pods" in out
+    assert f"{host.cgroups} withholds CPUs {gone} from the pods" in out
 
 
 def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):

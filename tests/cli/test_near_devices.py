@@ -110,7 +110,7 @@ def test_configurations_are_compared_on_its_devices(node: Path, capsys: pytest.C
 
 
 def test_a_machine_of_which_the_devices_are_not_known(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    why = "it asks to be near eth0, and which devices there are is not known: a described machine has no devices"
+    why = "it asks to be near eth0, but the devices of this machine are unknown: a described machine has no devices"
     assert placed(node, capsys, "--topology", "2s.1c.2t") == (4, why)
     assert main(["topology", "--root", str(node / "root"), "-o", "json"]) == 0
     (node / "machine.json").write_text(capsys.readouterr().out)

@@ -178,7 +178,7 @@ def test_one_that_does_not_fit_is_not_pinned(node: Node) -> None:
 
 WHY = "a unit has only one pod, and db.service already belongs to pod default/shop"
 REMEDY = "what would admit it (each of these has been tried): * end pod default/shop"
-TAKEN = "UnitTaken: pod default/shop stands for unit db.service already"
+TAKEN = "UnitTaken: pod default/shop already pins unit db.service"
 
 
 def test_a_unit_that_another_pod_stands_for_is_not_pinned(node: Node) -> None:
@@ -199,7 +199,7 @@ def test_apply_and_diff_say_that_a_unit_is_taken(node: Node, tmp_path: Path) -> 
 def test_of_two_pods_for_a_unit_in_one_command_the_second_is_refused(node: Node, tmp_path: Path) -> None:
     first, second = files(tmp_path, of_unit("a", "db.service"), of_unit("b", "db.service"))
     _, out, _ = node("apply", first, second)
-    taken = "pod default/b would be refused: UnitTaken: pod default/a stands for unit db.service already"
+    taken = "pod default/b would be refused: UnitTaken: pod default/a already pins unit db.service"
     assert taken in out_of(out)
 
 
@@ -225,7 +225,7 @@ def test_a_class_of_cores_is_required_of_its_pod(node: Node) -> None:
     status, out, _ = node("pin", "db", *AMOUNTS, "--core-class", "performance")
     assert status == 4
     assert (
-        "CoreClassUnavailable: it asks for performance cores, and all cores of this machine are of one kind"
+        "CoreClassUnavailable: it requires performance cores, and all cores of this machine are of one kind"
         in " ".join(out.split())
     )
     assert node("pin", "--force", "db", *AMOUNTS, "--core-class", "performance")[0] == 0

@@ -94,7 +94,10 @@ def test_its_document_is_as_its_schema_says() -> None:
     ]
     unknown = [job["startUnknown"] for job in document["jobs"]]
     assert unknown[:4] == [None, None, None, None]
-    assert unknown[4:] == ["PID 4711's job has no time limit", "it starts when reservation nightly has room for it"]
+    assert unknown[4:] == [
+        "PID 4711's job has no time limit",
+        "it starts when reservation nightly has enough free for it",
+    ]
 
 
 def test_several_jobs_without_limits_can_be_in_the_way_together() -> None:
@@ -111,7 +114,7 @@ def test_a_start_that_no_job_delays_is_delayed_by_other_pods() -> None:
 def test_a_job_behind_those_whose_starts_are_worked_out_says_so() -> None:
     first = shown("first", waits=True, max_ms=MINUTE_MS, starts_by_ms=NOW_MS + MINUTE_MS)
     _, job = describe_queue((first, shown("far", waits=True, is_behind_limit=True)), (), (), NOW_MS)["jobs"]
-    assert job["startUnknown"] == "it is worked out only for the first waiting jobs"
+    assert job["startUnknown"] == "it is computed only for the first waiting jobs"
 
 
 def test_the_same_reason_is_told_once_and_the_table_has_the_terminals_width() -> None:

@@ -486,7 +486,7 @@ def test_differences_are_ranked_in_words(reports: Mapping[str, str], capsys: pyt
         "  1. the sibling was busy 31 % of the time; good: 0.0 %\n"
         "     remedy: request whole cores: the CPU manager's option full-pcpus-only, and an even number of `--cpus`\n"
         "  2. 40 % of its memory was remote; good: 0.0 %\n"
-        "     remedy: bind it to one NUMA node: `--numa N`, or memoryManagerPolicy Static\n"
+        "     remedy: bind the job to one NUMA node: `--numa N`, or memoryManagerPolicy Static\n"
         "\n"
         "/other.json: 10.00 s, clean, as long\n"
         "  other kernel: 6.1.0; good: 6.12.0\n"

@@ -150,13 +150,15 @@ def test_a_configuration_that_does_not_suit_the_machine_is_named(
     for which in elsewhere:
         with pytest.raises(StartError) as refused:
             read_node(options(*which, "--config", str(other)))
-        assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {other}, or what it names; ")
+        assert refused.value.hint.startswith(
+            f"correct reservedSystemCPUs in {other}, or the file or plugin that it names; "
+        )
     assert main(["topology", "--topology", "2c", "--config", str(other)]) == 1
     assert f"correct reservedSystemCPUs in {other}," in capsys.readouterr().err
     own.write_text(other.read_text())
     with pytest.raises(StartError) as refused:
         read_node(options("--root", str(root)))
-    assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {own}, or what it names; ")
+    assert refused.value.hint.startswith(f"correct reservedSystemCPUs in {own}, or the file or plugin that it names; ")
 
 
 def test_a_described_machine_alone_has_no_managers(described: Path) -> None:

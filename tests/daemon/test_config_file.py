@@ -145,7 +145,7 @@ def test_a_changed_file_is_told_until_it_is_reloaded_or_changed_back(
         assert file.problem is not None
         assert file.problem.kind is ProblemKind.CONFIGURATION_CHANGED
     status, ready, _, metrics = told(daemon, file)
-    assert f"{path} has changed, and is not in use (nodeagent config reload)" in status
+    assert f"{path} has changed, and the change is not in effect yet (nodeagent config reload)" in status
     assert ready.startswith("ready, but something needs attention\n")
     assert metrics["nodeagent_config_refused"] == 0
     path.write_text(text)

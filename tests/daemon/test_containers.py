@@ -231,7 +231,7 @@ def test_devices_are_looked_at_for_a_pod_that_asks_to_be_near_some(desk: Desk) -
     asking = replace(asking, sandbox=sandbox_of(near, **{"near.nodeagent.io/main": "eth0"}))
     answer = desk.answered(asking)
     assert isinstance(answer, Denial)
-    assert "DeviceUnavailable: it asks to be near eth0, and this machine has no devices" in answer.reason
+    assert "DeviceUnavailable: it asks to be near eth0, but this machine has no devices" in answer.reason
     assert len(looks) == 1
     assert desk.answered(event(Event.CREATE_CONTAINER, pod("last", app("main", "1")), "o")).adjustment.cpus
     assert len(looks) == 1
@@ -391,7 +391,7 @@ def test_a_start_beside_somebody_who_has_not_left_is_denied(desk: Desk) -> None:
     desk.tree.cpusets["m"] = created.adjustment.cpus
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
-    assert "not left yet by pod default/sharing, container main" in denied.reason
+    assert "with pod default/sharing, container main" in denied.reason
 
 
 def test_a_start_beside_a_unit_that_could_not_be_made_to_leave_is_denied(desk: Desk) -> None:
@@ -399,7 +399,7 @@ def test_a_start_beside_a_unit_that_could_not_be_made_to_leave_is_denied(desk: D
     desk.tree.cpusets["m"] = created.adjustment.cpus
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"), not_left="0-7")
     assert isinstance(denied, Denial)
-    assert "not left yet by a unit or pod that could not be made to leave" in denied.reason
+    assert "with a unit or pod that could not be made to leave" in denied.reason
 
 
 def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) -> None:
@@ -411,7 +411,7 @@ def test_a_start_on_cpus_of_a_unit_whose_pod_is_not_known_is_denied(desk: Desk) 
     desk.observed = {path: there}
     denied = desk.answered(event(Event.START_CONTAINER, WEB, "m"))
     assert isinstance(denied, Denial)
-    assert "not left yet by unit db.service, pinned by a pod that is not known now" in denied.reason
+    assert "with unit db.service, pinned by a pod that is unknown at the moment" in denied.reason
     desk.observed = {}
     assert desk.answered(event(Event.START_CONTAINER, WEB, "m")) == Answer()
 

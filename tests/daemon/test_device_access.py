@@ -76,11 +76,11 @@ def test_a_plugins_devices_have_what_it_has_answered() -> None:
         ),
         (
             {"mounts": [MESSAGES.Mount(container_path="lib", host_path="/opt")]},
-            "what the device plugin of example.com/gpu has answered: container_path 'lib' is not an absolute path",
+            "invalid answer of the device plugin of example.com/gpu: container_path 'lib' is not an absolute path",
         ),
         (
             {"cdi_devices": [MESSAGES.CDIDevice(name="example.com/gpu=3")]},
-            "names CDI devices (example.com/gpu=3), which this runtime takes from NRI 0.7 on (containerd 2.0)",
+            "names CDI devices (example.com/gpu=3), which this runtime supports only from NRI 0.7 on (containerd 2.0)",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_an_answer_of_a_damaged_state_is_told() -> None:
     """Its beginning is the variables, which were read when it came, and by nobody since."""
     why = found(GPU, answers=(("example.com/gpu", b"\x0a\x04\x0a\x02\xff\xfe"),))
     assert isinstance(why, str)
-    assert why.startswith("what the device plugin of example.com/gpu has answered: ")
+    assert why.startswith("invalid answer of the device plugin of example.com/gpu: ")
 
 
 def test_a_device_that_is_gone_is_told() -> None:

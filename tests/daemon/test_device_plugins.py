@@ -242,7 +242,7 @@ def test_a_plugin_whose_devices_change_with_each_answer_is_asked_a_bounded_numbe
 
     decision = kubelet.in_turns(decide, lambda found: isinstance(found, Admitted) or not found.is_postponed)
     assert isinstance(decision, Rejected)
-    assert f"the device plugin of {GPU}: it has had 5 questions, and they keep changing" in decision.message
+    assert f"the device plugin of {GPU}: one decision has needed more than 5 questions to it" in decision.message
     assert len(plugin.asked) == 5
 
 
@@ -363,9 +363,9 @@ def test_nonsense_for_a_status_of_allocate_refuses_the_pod_and_ends_the_plugin(
     node = managers().knowing(None, kubelet.plugins.pools())
     decision = kubelet.decide(node, initial(node), asking("p"))
     assert isinstance(decision, Rejected)
-    assert f"the device plugin of {GPU}: it does not speak gRPC as it should" in decision.message
+    assert f"the device plugin of {GPU}: it violates the gRPC protocol" in decision.message
     assert kubelet.told() == {GPU: [("a", False)]}
-    assert "it does not speak gRPC as it should" in kubelet.plugins.problems()[0]
+    assert "it violates the gRPC protocol" in kubelet.plugins.problems()[0]
 
 
 @pytest.mark.parametrize("trailers", HOSTILE_TRAILERS)
@@ -379,7 +379,7 @@ def test_nonsense_for_a_status_of_its_list_ends_the_plugin_until_it_registers_ag
     kubelet.until(lambda told: told.get(GPU) == [("a", False)] and bool(kubelet.warnings))
     ((event, problem),) = kubelet.warnings
     assert event == "device_plugin_gone"
-    assert "it does not speak gRPC as it should" in problem
+    assert "it violates the gRPC protocol" in problem
     assert problem in kubelet.plugins.problems()[0]
     raw.ends_list.clear()
     raw.register()
@@ -399,7 +399,7 @@ def test_whatever_fails_in_following_a_plugin_is_seen_and_it_is_followed_again(
         patched.setattr(wire, "decode_devices", fails)
         raw.register()
         kubelet.until(lambda told: told == {GPU: []} and bool(kubelet.warnings))
-    problem = "following it has failed, and is tried again: RecursionError: a bug"
+    problem = "reading its lists has failed, and is tried again: RecursionError: a bug"
     assert kubelet.warnings[0] == ("device_plugin_gone", problem)
     kubelet.until(lambda told: told.get(GPU) == [("a", True)])
     assert kubelet.plugins.problems() == ()

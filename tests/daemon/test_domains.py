@@ -366,7 +366,7 @@ def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: UnitCgroups,
     with pytest.raises(CgroupError) as caught:
         domains.apply(set_cpus())
     assert caught.value.message == f"{mount / WHERE}/cpuset.cpus.effective is '2', wanted '2-3'"
-    assert "a slice around the unit grants less" in caught.value.hint
+    assert "a slice that contains the unit grants less" in caught.value.hint
 
 
 @pytest.mark.parametrize("is_active", [True, False])

@@ -143,7 +143,7 @@ def test_without_systemd_there_is_nothing_that_keeps_the_host_off(edges: HostEdg
     (root / "run/systemd/system").rmdir()
     reading = edges.read({SettingKind.UNIT})
     assert reading.settings == {}
-    assert "systemd is not the first process" in reading.failed[SettingKind.UNIT].message
+    assert "systemd doesn't run as process 1" in reading.failed[SettingKind.UNIT].message
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_there(edges: HostEdges, root: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_pod_follows_its_profile(life: Life) -> None:
     before = dict(life.machine.values)
     life.start(pod("steady", app(cpu="2"), quiet=QuietRequest("fast")))
     assert life.machine.values == before
-    assert "steady have no settings: there is no profile fast" in " ".join(life.daemon.agent.view.problems)
+    assert "steady's cores are unchanged: there is no profile fast" in " ".join(life.daemon.agent.view.problems)
     life.configure(profiles=(("fast", Profile(QuietSettings(governor="schedutil"))),))
     assert "schedutil" in life.machine.values.values()
     assert life.daemon.agent.view.problems == ()
@@ -512,7 +512,7 @@ def test_what_systemd_refuses_is_told_and_tried_again(old_kernel: Life) -> None:
     own = life.start()
     assert own <= life.machine.settings[UNIT]
     assert life.daemon.agent.view.problems == (
-        "not kept off exclusive CPUs: system.slice: Input/output error (it is tried again)",
+        "can't be kept off exclusive CPUs: system.slice: Input/output error (the agent tries again)",
     )
     life.daemon.turn()
     assert len(life.daemon.agent.view.problems) == 1, "it is told as long as it lasts, and systemd not asked each time"
@@ -574,7 +574,7 @@ def test_a_pod_claims_a_devices_interrupts_by_annotation(life: Life) -> None:
     assert (life.machine.settings[FEW], life.machine.settings[IRQ] & own) == (own, CpuSet())
     assert life.machine.settings[BALANCING] == CpuSet(), "else irqbalance would move it back"
     (problem,) = life.daemon.agent.view.problems
-    assert problem.startswith("no interrupts of eth7, which a pod's annotation names")
+    assert problem.startswith("eth7: a pod's annotation claims its interrupts")
     life.remove()
     assert life.machine.settings == life.before
     assert life.daemon.agent.view.problems == ()
@@ -595,7 +595,7 @@ def test_of_two_pods_that_claim_a_device_the_first_has_its_interrupts(life: Life
         assert life.machine.settings[FEW] == own
         (problem,) = life.daemon.agent.view.problems
         assert problem.startswith(
-            f"the interrupts of eth0 don't come to container app of pod default/{name}: container app of pod default/web has them"
+            f"the interrupts of eth0 are not delivered to container app of pod default/{name}: container app of pod default/web has them"
         )
     life.daemon.files.pods = (late,)
     life.daemon.rest()
@@ -613,7 +613,7 @@ def test_a_container_without_cpus_of_its_own_gets_no_interrupts_and_that_is_told
     assert life.machine.settings[FEW].isdisjoint(exclusive_cpus(life.daemon.agent.state.promises))
     (problem,) = life.daemon.agent.view.problems
     assert problem.startswith(
-        "the interrupts of eth0 don't come to container app of pod default/shared, which has no CPUs of its own"
+        "the interrupts of eth0 are not delivered to container app of pod default/shared, which has no exclusive CPUs"
     )
     life.configure(interrupt_isolation="none")
     assert life.daemon.agent.view.problems == (), "inspect says it of the container"

@@ -562,7 +562,7 @@ def test_waiting_jobs_start_first_come_first_served(daemon: Daemon, owners: Owne
     assert not small.done()
     now = owners.asks("now", "1")
     daemon.rest()
-    assert refusal(now) == JobRefusal("WaitingForJobs", "jobs/large waits for room before it")
+    assert refusal(now) == JobRefusal("WaitingForJobs", "jobs/large is before it in the queue")
     owners.ends("holds")
     daemon.rest()
     assert len(placement(large).exclusive_cpus) == 5
@@ -814,7 +814,7 @@ def test_a_start_that_is_not_worked_out_is_told_as_that(
     served.rest()
     socket = f"{served.directory}/{JOB_SOCKET}"
     jobs = answered(served, lambda: call(socket, "queue"))["jobs"]
-    assert [job["startUnknown"] for job in jobs] == [None, None, "it is worked out only for the first waiting jobs"]
+    assert [job["startUnknown"] for job in jobs] == [None, None, "it is computed only for the first waiting jobs"]
 
 
 def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:
@@ -835,7 +835,7 @@ def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:
 def test_the_number_of_waiting_jobs_is_bounded(served: Daemon) -> None:
     requests = JobRequests(served.jobs, served.agent, Limits(queued=0))
     arguments = {"name": "one", "amounts": {"cpu": "1", "memory": "64Mi"}, "wait": 5, "ticket": "t"}
-    with pytest.raises(JobRequestError, match="wait for room already"):
+    with pytest.raises(JobRequestError, match="already waiting for room"):
         asyncio.run(requests.answer(arguments, Peer(os.getuid(), frozenset(), os.getpid())))
 
 
@@ -852,7 +852,7 @@ def test_a_numa_node_is_part_of_the_request(served: Daemon) -> None:
     assert on("0")["environment"]["NODEAGENT_MEMORY_NODES"] == "0"
     assert served.agent.state.entries[0].pod.numa_node == 0
     refused = on("7")["refused"]
-    assert refused["message"] == "there is no NUMA node 7, for which it asks: this machine has 0"
+    assert refused["message"] == "it requires NUMA node 7, but the NUMA nodes of this machine are 0"
 
 
 def test_a_quiet_job_is_told_what_is_quiet_and_what_is_not(served: Daemon) -> None:
@@ -894,7 +894,7 @@ def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
     answer = answered(served, lambda: call(socket, "job", name="fast", amounts=amounts, coreClass="performance"))
     assert answer["refused"] == {
         "reason": "CoreClassUnavailable",
-        "message": "it asks for performance cores, and all cores of this machine are of one kind",
+        "message": "it requires performance cores, and all cores of this machine are of one kind",
     }
     assert asked(served)["coreClass"] is None
 
@@ -909,7 +909,7 @@ def test_devices_are_part_of_the_request(served: Daemon) -> None:
     served.hardware.placed = PlacedDevices.of((card,), served.hardware.topology)
     assert near("eth9")["refused"] == {
         "reason": "DeviceUnavailable",
-        "message": "it asks to be near eth9, and this machine has none: it has eth0 (network)",
+        "message": "it asks to be near eth9, but this machine has only eth0 (network)",
     }
     assert near("eth0")["near"] == ["eth0"]
 
@@ -950,9 +950,11 @@ def test_others_than_root_need_a_configuration_and_keep_within_its_bounds(
     configured = replace(served.agent.node.config, jobs=JobBounds("runners", max_cpus=Quantity.of(2)))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     assert asked_as_user(served)["pod"] == "jobs/one"
-    with pytest.raises(JobRequestError, match=r"jobs\.maxCPUs is 2"):
+    with pytest.raises(JobRequestError, match=r"your limit is 2 \(jobs\.maxCPUs\)"):
         asked_as_user(served, "two", cpu="1")
-    with pytest.raises(JobRequestError, match=r"only root's jobs may have devices of their own: it asks for \S+/nic"):
+    with pytest.raises(
+        JobRequestError, match=r"only root's jobs may have exclusive devices, and this job requests \S+/nic"
+    ):
         asked_as_user(served, "three", cpu="1", **{"example.com/nic": "1"})
 
 
@@ -1020,7 +1022,7 @@ def test_cores_of_several_sizes_leave_open_how_many_siblings_are_idle(served: Da
     odd = Topology.of(odd.cpus[:-1], odd.numa)
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, topology=odd))
     socket, amounts = f"{served.directory}/{JOB_SOCKET}", {"cpu": "2", "memory": "64Mi"}
-    with pytest.raises(ApiError, match="the cores have 1 or 2 threads, so it is open how many are to be idle"):
+    with pytest.raises(ApiError, match="the cores have 1 or 2 threads, so it is ambiguous how many of them stay idle"):
         answered(served, lambda: call(socket, "job", name="one", amounts=amounts, quiet="idleSiblings=true"))
 
 
@@ -1039,7 +1041,7 @@ def test_a_share_of_a_user_or_group_has_its_own_limits_and_weight(
     bounds = JobBounds("runners", max_cpus=Quantity.of(2), max_per_user=4, shares=shares)
     configured = replace(served.agent.node.config, jobs=bounds)
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
-    with pytest.raises(JobRequestError, match=r"jobs\.maxCPUs is 3 for you"):
+    with pytest.raises(JobRequestError, match=r"your limit is 3 \(jobs\.maxCPUs\)"):
         asked_as_user(served, cpu="4")
     assert asked_as_user(served, cpu="3")["pod"] == "jobs/one"
     assert [record.weight for record in served.jobs.list_records()] == [50]
@@ -1122,7 +1124,7 @@ def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
     configured = replace(served.agent.node.config, jobs=JobBounds("runners"))
     served.agent.memory = replace(served.agent.memory, node=replace(served.agent.node, config=configured))
     try:
-        with pytest.raises(JobRequestError, match="the user database has not said within 0 s whether user"):
+        with pytest.raises(JobRequestError, match="the user database has not answered within 0 s whether user"):
             asked_as_user(served, limits=replace(NOBODY_UNBOUNDED, lookup_seconds=0.0))
     finally:
         answers.set()
@@ -1131,7 +1133,7 @@ def test_a_user_database_that_does_not_answer_is_waited_for_a_while(
 
 @pytest.mark.parametrize("bound", ["waiting", "waiting_per_user"])
 def test_no_more_wait_than_there_is_room_for(served: Daemon, bound: str) -> None:
-    with pytest.raises(JobRequestError, match=r"^0 jobs \(0 of yours\) wait for the agent already"):
+    with pytest.raises(JobRequestError, match=r"^0 jobs \(0 of yours\) are already waiting for a decision"):
         asked_as_user(served, limits=replace(NOBODY_UNBOUNDED, **{bound: 0}))
 
 

@@ -101,7 +101,7 @@ def test_anothers_pod_is_nobodys(path: Path) -> None:
         server.has(WEB)
         server.pods[OTHER.uid] = server.pods[WEB.uid]
         assert asker.of(OTHER) == ()
-    assert "'uid-other' was asked for" in asker.pods.problem
+    assert "must be 'uid-other', as requested" in asker.pods.problem
 
 
 def test_what_is_known_is_asked_about_again_when_somebody_wants_that(path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_directory_that_cannot_be_read_is_a_problem_and_nothing_else(daemon: D
     daemon.turn(WakeUpReason.TIMER)
     assert "poduid-other/app" in daemon.machine.running_containers()
     (problem,) = daemon.agent.view.problems
-    assert problem.startswith(f"cannot read {base}: Not a directory (an entry of another kind has")
+    assert problem.startswith(f"cannot read {base}: Not a directory (something other than the expected")
     base.unlink()
     daemon.rest()
     assert set(told(daemon)) == {"_shared/pool", "uid-alone/app", "uid-slot/slot", "uid-other/app"}

@@ -131,7 +131,7 @@ def test_200_misbehaviours_leave_the_agent_other_pods_and_the_memory_as_they_wer
         number = int(line["pod"].rpartition("-")[2])
         assert resource_of(number) in f"{line['reason']} {line['message']}", line
     gone = [line["problem"] for line in daemon.said() if line["event"] == "device_plugin_gone"]
-    assert "following it has failed" not in "".join(gone), "each is an answer or an end"
+    assert "reading its lists has failed" not in "".join(gone), "each is an answer or an end"
     assert max(during)[0] < CALL_SECONDS, "no turn waits for a plugin"
     # Without misbehaviours, too, a turn costs more while the machine is busy with other work, which may begin in between.
     took, calm = median_cpu(during), max(map(median_cpu, (before, after)))

@@ -217,12 +217,12 @@ def test_an_agent_that_stops_answers_who_waits(daemon: Daemon, tmp_path: Path, i
             assert WakeUpReason.REQUEST in daemon.agent.wakeups.wait(60)
             if is_taken:  # by a turn that doesn't come to its end
                 assert len(daemon.agent.requests.take()) == 1
-        with pytest.raises(ApiError, match="the agent stops") as caught:
+        with pytest.raises(ApiError, match="the agent is stopping") as caught:
             asked.result(60)
     assert "systemctl start nodeagent" in caught.value.hint
     late = TurnRequest()
     daemon.agent.requests.put(late)
-    with pytest.raises(NodeAgentError, match="the agent stops"):
+    with pytest.raises(NodeAgentError, match="the agent is stopping"):
         late.answer.result(0)
 
 

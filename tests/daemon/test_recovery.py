@@ -240,7 +240,7 @@ STRICTLY = {"cpu_manager_policy_options": (("strict-cpu-reservation", "true"),)}
 WHOLE = {"cpu_manager_policy_options": (("full-pcpus-only", "true"),)}
 OWN = {"a/app": "1,5", "b/first": "4", "b/side": "4", "b/app": "2", "d/slot": "6", "e/still": "3", "e/app": "3"}
 LASTING = {name: cpus for name, cpus in OWN.items() if name != "b/first"}
-DEGRADED = "degraded: has 0 of 1 CPUs of its own, no more are available; remove its manifest and add it again when there is room"
+DEGRADED = "degraded: has 0 of 1 exclusive CPUs, no more are available; remove its manifest and add it again when there is room"
 
 
 def said(what: str, changes: dict[str, tuple[str, str]], why: str) -> list[str]:
@@ -260,7 +260,7 @@ CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
     "policy static": (
         NONE,
         STATIC,
-        said("CPUs", {n: ("shared", c) for n, c in OWN.items()}, "whole CPUs of its own are available now"),
+        said("CPUs", {n: ("shared", c) for n, c in OWN.items()}, "exclusive CPUs are available for it now"),
     ),
     "memory policy None": (
         NUMA,
@@ -270,7 +270,7 @@ CHANGES: dict[str, tuple[Node, Node, list[str]]] = {
     "memory policy Static": (
         node(two_nodes()),
         NUMA,
-        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory can be allocated to it now"),
+        said("memory nodes", dict.fromkeys(OWN, ("any", "0")), "memory is available for it now"),
     ),
     "a pod's CPU reserved": (
         STATIC,
@@ -451,7 +451,7 @@ def test_with_the_gate_off_they_keep_it_where_the_rest_of_the_state_must_be_made
     reported = [d for d in recovery(found).differences if d.what.resource == "CPUs"]
     assert {(d.pod.name, d.what.after, d.what.why.partition(";")[0]) for d in reported} == {
         ("pool", "shared", "CPUs 1 are reserved"),
-        ("pool", "shared", "its set could not stay as it was"),
+        ("pool", "shared", "it could not keep its CPUs"),
     }
     life.go_on(found)
     assert life.processes() == running
@@ -508,7 +508,7 @@ def test_a_numa_node_that_is_gone_degrades_who_runs_and_refuses_who_does_not(tmp
     else:
         cpus, memory = recovery(found).differences
         assert (cpus.pod.name, cpus.what.resource, cpus.what.before, cpus.what.after) == ("b", "CPUs", "2,6", "shared")
-        assert cpus.what.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 CPUs")
+        assert cpus.what.why.startswith("CPUs 2,6 are not online; degraded: has 0 of 2 exclusive CPUs")
         assert (memory.pod.name, memory.what.resource, memory.what.before, memory.what.after) == (
             "b",
             "memory nodes",

@@ -441,10 +441,12 @@ def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, mon
     now_ms = daemon.machine.now_ms
     asked = {"amounts": {"cpu": "2"}, "fromMs": now_ms, "forMs": HOUR}
     assert as_user(daemon, "reserve", name="a", **asked)["reservation"]["user"] == os.getuid()
-    with pytest.raises(ReservationError, match=r"your reservations would have 4 CPUs together, jobs\.maxCPUs is 3"):
+    with pytest.raises(
+        ReservationError, match=r"your reservations would have 4 CPUs together; your limit is 3 \(jobs\.maxCPUs\)"
+    ):
         as_user(daemon, "reserve", name="b", **asked)
     assert as_user(daemon, "reserve", name="b", **(asked | {"amounts": {"cpu": "1"}}))["reservation"]
-    with pytest.raises(ReservationError, match=r"your reservation number 3, jobs\.maxReservations is 2"):
+    with pytest.raises(ReservationError, match=r"your reservation number 3; your limit is 2 \(jobs\.maxReservations\)"):
         as_user(daemon, "reserve", name="c", **(asked | {"amounts": {"cpu": "1"}}))
     with pytest.raises(ReservationError, match="only root may reserve for another user"):
         as_user(daemon, "reserve", name="c", user=os.getuid() + 1, **asked)
@@ -476,13 +478,15 @@ def test_cpus_of_a_cancelled_reservation_count_and_memory_without_one_always_doe
     daemon.agent.memory = replace(daemon.agent.memory, node=replace(daemon.agent.node, config=configured))
     made = keep(daemon, "night", 4, 0)  # by root, so it may be larger
     one = {"cpu": "2", "memory": "64Mi"}
-    with pytest.raises(JobRequestError, match=r"129Mi of memory and huge pages together, jobs\.maxMemory is 128Mi"):
+    with pytest.raises(
+        JobRequestError, match=r"129Mi of memory and huge pages together; your limit is 128Mi \(jobs\.maxMemory\)"
+    ):
         as_user(daemon, "job", name="big", amounts={"cpu": "4", "memory": "129Mi"}, reservation="night")
     inside = asks_inside(owners, daemon, "inside", "night", 4)
     daemon.rest()
     assert len(placement(inside).exclusive_cpus) == 4
     daemon.jobs.reservations.cancel(made)
-    with pytest.raises(JobRequestError, match=r"6 CPUs together, jobs\.maxCPUs is 2"):
+    with pytest.raises(JobRequestError, match=r"6 CPUs together; your limit is 2 \(jobs\.maxCPUs\)"):
         as_user(daemon, "job", name="more", amounts=one)
 
 

@@ -187,7 +187,7 @@ def test_a_setting_that_the_kernel_refuses_is_named(host: Host) -> None:
     assert runner.launch(launch, Config(log_directory=str(host.logs)), str(host.launcher.root)) is None
     runs = runner.look()
     assert isinstance(runs, Mapping)
-    why = "settings: the process cannot have scheduler=fifo:100, nice=19: Invalid argument"
+    why = "settings: the process cannot get scheduler=fifo:100, nice=19: Invalid argument"
     assert reason(runs[launch.run_id]) == why
 
 
@@ -222,7 +222,7 @@ def test_a_container_whose_plugins_answer_is_damaged_fails_to_start(host: Host) 
     assert runner.launch(launch, Config(), "/sys/fs/cgroup") is None
     runs = runner.look()
     assert isinstance(runs, Mapping)
-    assert (reason(runs[launch.run_id]) or "").startswith("what a device plugin has answered: ")
+    assert (reason(runs[launch.run_id]) or "").startswith("invalid answer of a device plugin: ")
 
 
 def test_runs_are_one_value_until_one_of_them_changes(host: Host) -> None:

@@ -195,7 +195,7 @@ def test_what_can_not_be_taken_from_a_unit_is_not_allowed_to_another_one(
         taken, allowed = desk.keep("listed.service", DISK, rescan=rescan)
         assert taken == "cannot set it (try)"
         assert allowed.startswith(
-            "unit listed.service is not allowed /dev/nvme0n1 yet, as systemd could not take it from strict.service"
+            "unit listed.service may not use /dev/nvme0n1 yet, because systemd could not withdraw this file from strict.service"
         )
         assert desk.allowed("listed.service") == (OWN, "/dev/nvme0 rw")
     monkeypatch.undo()

@@ -64,8 +64,8 @@ def test_who_lacks_cpus_keeps_the_others_and_gets_them_back(daemon: Daemon) -> N
     withhold(daemon, last)
     assert cpus(daemon, "a") == mine - last
     assert degraded(daemon) == 1
-    (problem,) = [p for p in daemon.agent.view.problems if "keeps CPUs" in p]
-    assert f"keeps CPUs {last} from the pods" in problem
+    (problem,) = [p for p in daemon.agent.view.problems if "withholds CPUs" in p]
+    assert f"withholds CPUs {last} from the pods" in problem
     assert f"AllowedCPUs={daemon.machine.node.managers.topology.online}`" in problem, (
         "with a list: cleared, it gives nothing back"
     )
@@ -120,7 +120,7 @@ def test_where_the_chain_cannot_be_read_for_a_moment_what_was_known_of_it_counts
         moment.setattr(daemon.agent.edges.tree, "read_chain", lambda: None)
         daemon.turn(reason)
     assert not promised(daemon, "d") & taken
-    assert any("keeps CPUs" in problem for problem in daemon.agent.view.problems)
+    assert any("withholds CPUs" in problem for problem in daemon.agent.view.problems)
 
 
 @pytest.mark.parametrize("taken", ["0", ""], ids=["something is withheld", "nothing"])
@@ -189,7 +189,7 @@ def test_a_start_places_nobody_on_what_is_withheld(tmp_path: Path, monkeypatch: 
     assert len(placed) == 2
     assert not placed & next_ones
     assert [
-        problem for problem in daemon.agent.view.problems if "offline" in problem and "keeps CPUs" not in problem
+        problem for problem in daemon.agent.view.problems if "offline" in problem and "withholds CPUs" not in problem
     ] == []
     assert [line for line in daemon.said() if line["event"] == "machine_changed"] == []
     daemon.machine.withheld = CpuSet()
@@ -210,7 +210,7 @@ def test_commands_see_the_machine_that_the_agent_decides_on(daemon: Daemon, take
     document = inspect_node(replace(reported, observation=Observation(1, PAGE, daemon.machine.observed())))
     assert document["differences"] == []
     assert document["node"]["cpus"]["offline"] == str(daemon.agent.node.topology.offline)
-    assert any("keeps CPUs" in problem for problem in document["node"]["problems"])
+    assert any("withholds CPUs" in problem for problem in document["node"]["problems"])
 
 
 def test_an_idle_look_writes_nothing(daemon: Daemon) -> None:

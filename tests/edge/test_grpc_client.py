@@ -93,7 +93,7 @@ def test_a_refusal_is_told_with_kubelets_words(tmp_path: Path, code: grpc.Status
     with serving(path) as server:
         server.refusal = (code, "not \x1b[2Jfor you" + "!" * 1000)
         message = failure(path).message
-    assert "it refuses: not " in message
+    assert "it refuses the call: not " in message
     assert f"({code.value[0]})" in message
     assert message.isprintable()
 
@@ -103,7 +103,7 @@ def test_a_server_of_something_else_is_told_apart(tmp_path: Path) -> None:
     server = grpc.server(None)
     server.add_insecure_port(f"unix:{path}")
     server.start()
-    assert "it refuses: " in failure(path).message
+    assert "it refuses the call: " in failure(path).message
     server.stop(None).wait()
 
 
@@ -216,26 +216,26 @@ GRPC_OK = ("grpc-status", "0")
 @pytest.mark.parametrize(
     ("behave", "why"),
     [
-        (hangs_up, "it closed the connection before it had answered"),
+        (hangs_up, "it closed the connection before its answer was complete"),
         (says(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10), "a frame of more than 16384 bytes"),
         (says(SETTINGS + b"\xff" * 40), "a frame of more than 16384 bytes"),
-        (says(b"\0\0\x05\x04\0\0\0\0\0" + b"x" * 40), "it does not speak gRPC as it should"),
+        (says(b"\0\0\x05\x04\0\0\0\0\0" + b"x" * 40), "it violates the gRPC protocol"),
         (floods(PING), "an answer of more than 262144 bytes"),
         (floods(SETTINGS), "an answer of more than 262144 bytes"),
         (says(SETTINGS + b"\xff\xff\xff\x00" + b"x" * 10**6), "a frame of more than 16384 bytes"),
-        (ended((":status", "503")), "HTTP's status 503"),
-        (ended(*OK), "without gRPC's status"),
-        (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses: no (7)"),
-        (body(b"", GRPC_OK), "an answer without a message"),
-        (body(b"\0\0\0\0", GRPC_OK), "ends within a message"),
-        (body(b"\1" + add_frame(b"x")[1:], GRPC_OK), "a compressed message"),
+        (ended((":status", "503")), "HTTP status 503"),
+        (ended(*OK), "has no gRPC status"),
+        (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses the call: no (7)"),
+        (body(b"", GRPC_OK), "the answer contains no message"),
+        (body(b"\0\0\0\0", GRPC_OK), "ends in the middle of a message"),
+        (body(b"\1" + add_frame(b"x")[1:], GRPC_OK), "the answer contains a compressed message"),
         (body(b"\0\xff\xff\xff\xff", GRPC_OK), "an answer of more than 262144 bytes"),
         (body(add_frame(b"x") * 2, GRPC_OK), "more than one message"),
-        (body(add_frame(b"x")[:-1], GRPC_OK), "ends within a message"),
-        (body(add_frame(b"x")), "without gRPC's status"),
-        (body(add_frame(b"x"), GRPC_OK, ("content-length", "\u00b2")), "it does not speak gRPC as it should"),
-        (speaks(lambda h2, stream: h2.reset_stream(stream)), "it broke the call off"),
-        (speaks(lambda h2, _: h2.close_connection()), "it ended the connection"),
+        (body(add_frame(b"x")[:-1], GRPC_OK), "ends in the middle of a message"),
+        (body(add_frame(b"x")), "has no gRPC status"),
+        (body(add_frame(b"x"), GRPC_OK, ("content-length", "\u00b2")), "it violates the gRPC protocol"),
+        (speaks(lambda h2, stream: h2.reset_stream(stream)), "it aborted the call (RST_STREAM)"),
+        (speaks(lambda h2, _: h2.close_connection()), "it is closing the connection (GOAWAY)"),
     ],
 )  # fmt: skip
 def test_who_keeps_to_nothing_is_told_apart(tmp_path: Path, behave: Behaviour, why: str) -> None:
@@ -247,7 +247,7 @@ def test_who_keeps_to_nothing_is_told_apart(tmp_path: Path, behave: Behaviour, w
 @pytest.mark.parametrize("status", HOSTILE_STATUSES)
 def test_a_status_is_a_small_number_in_ascii(tmp_path: Path, status: str) -> None:
     with behaving(tmp_path / "s", body(add_frame(b"x"), ("grpc-status", status))):
-        assert "it does not speak gRPC as it should" in failure(tmp_path / "s").message
+        assert "it violates the gRPC protocol" in failure(tmp_path / "s").message
 
 
 @given(st.text() | st.from_regex("[0-9]+", fullmatch=True))
@@ -296,7 +296,7 @@ def test_a_server_that_does_not_take_the_request_costs_no_more_than_the_time_the
 def test_an_answer_to_a_part_of_a_request_is_none(tmp_path: Path) -> None:
     with (
         behaving(tmp_path / "s", speaks_early),
-        pytest.raises(GrpcError, match="a part of the request"),
+        pytest.raises(GrpcError, match="before the whole request was sent"),
         GrpcClient(KUBELET, tmp_path / "s", time.monotonic() + PATIENCE_SECONDS, MAX_BYTES) as client,
     ):
         client.call("/echo", bytes(100_000))

@@ -88,7 +88,7 @@ def test_an_answer_that_is_not_understood(daemon: Daemon, tmp_path: Path, answer
     daemon.answer = answer
     with pytest.raises(
         IrqbalanceError,
-        match=r"cannot read which CPUs irqbalance keeps interrupts off: .* is not an answer of irqbalance",
+        match=r"cannot read irqbalance's list of banned CPUs: .* is not an answer of irqbalance",
     ):
         read(tmp_path)
 
@@ -104,7 +104,7 @@ def test_one_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "irqbalance1.sock"))
         listener.listen(0)
-        with pytest.raises(IrqbalanceError, match=r"no answer from irqbalance at .*/irqbalance1\.sock for 0\.1 s"):
+        with pytest.raises(IrqbalanceError, match=r"no answer from irqbalance at .*/irqbalance1\.sock within 0\.1 s"):
             read(tmp_path)
         with pytest.raises(IrqbalanceError, match="no answer"):
             ban(CpuSet.of(0), tmp_path)  # its queue is full

@@ -355,7 +355,7 @@ def test_a_runtime_that_hangs_is_given_up(one_runtime, plugin, stage):
         if stage == "configured":
             connection.registration()
             connection.configure()
-    assert "has not taken the plugin within 0.2 s" in served.problem()
+    assert "has not accepted the plugin within 0.2 s" in served.problem()
     connection.wait_for_end()
     served.close()
 
@@ -436,10 +436,10 @@ def test_what_is_no_nri_is_one_finding(one_runtime, served, lie):
 def test_what_is_asked_too_early_is_refused(one_runtime, plugin, served):
     connection = one_runtime.accept()
     connection.register()
-    with pytest.raises(Refused, match="not before configured"):
+    with pytest.raises(Refused, match="the plugin is not configured yet"):
         connection.synchronize([], [])
     connection.configure()
-    with pytest.raises(Refused, match="not before synchronized"):
+    with pytest.raises(Refused, match="the plugin is not synchronized yet"):
         connection.change(1, POD)
     assert plugin.calls.empty()
 

@@ -232,7 +232,7 @@ def test_an_input_output_error_leaves_the_old_content_and_no_leftover(
         write_atomically(path, b"new")
     monkeypatch.undo()
     assert caught.value.errno == errno.EIO
-    assert "disk fails" in (caught.value.hint or "")
+    assert "disk is failing" in (caught.value.hint or "")
     assert read(path, max_bytes=100) == b"old"
     assert names(tmp_path) == ["state"]
 

@@ -80,7 +80,7 @@ def test_a_refusal_has_what_systemd_said(systemctl: Path) -> None:
 
 def test_a_silent_failure_has_its_status(systemctl: Path) -> None:
     (systemctl.parent / "status").write_text("4")
-    with pytest.raises(UnitsError, match="systemctl ends with status 4"):
+    with pytest.raises(UnitsError, match="systemctl has exited with status 4"):
         set_allowed_cpus("a.slice", CpuSet.of(0), str(systemctl))
 
 

@@ -94,7 +94,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"_manager_state or nodeagent_state, as in", STEP.format("what_has_no_content_for_a_version_is_taken_from_the_state")),
     (r"--lossy", LOSSY),
     (r"^set .* back to|move it away, then `systemctl start", STRICT),
-    (r"applies it as far as possible", "tests/daemon/test_recovery.py::test_on_another_node_whoever_runs_stays_where_he_may"),
+    (r"configuration as far as possible", "tests/daemon/test_recovery.py::test_on_another_node_whoever_runs_stays_where_he_may"),
     (r"pods are not affected", "tests/daemon/test_config_file.py::test_what_only_a_restart_can_apply_is_told_with_that_step"),
     (r"a damaged state is rebuilt", "integration/test_faults.py::test_a_damaged_state_is_set_aside_and_made_anew_of_what_runs"),
     (r"after an upgrade, restart the agent", PACKAGE),

@@ -158,7 +158,7 @@ def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlac
         return found.pop()
     if found:
         raise ManifestPlaceError(
-            f"there are {len(found)} pods '{word}'",
+            f"{len(found)} pods are named '{word}'",
             hint=f"name one of them in full, as `nodeagent inspect` does: {', '.join(sorted(found))}",
         )
     entry = place.entries.get(word) or next(

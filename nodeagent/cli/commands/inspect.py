@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_color_argument(parser)
     add_node_arguments(parser)
     parser.epilog = """\
-exit status: 0: the agent runs, its last sync is whole, and nothing needs attention; 2: something is wrong: a difference, a problem, a
+exit status: 0: the agent runs, its last sync is complete, and nothing needs attention; 2: something is wrong: a difference, a problem, a
 refused, starved, degraded or crash-looping pod (with POD: of this pod, or of the node); 3: the agent doesn't answer, or the copy is of a
 saved state; 4: POD is refused; 1: could not be determined; 64: wrong arguments
 

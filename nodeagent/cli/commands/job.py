@@ -135,16 +135,16 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         nargs="?",
         const=DEFAULT_PROFILE,
         metavar="PROFILE",
-        help="while the job runs, give its cores the settings of this profile (`profiles:` in the configuration); the default, "
-        "quiet, takes whole cores with idle siblings, and keeps them out of idle states that take more than 5 microseconds to leave, and "
-        "their frequency governors at performance; settings that this machine lacks are reported before the command starts",
+        help="give the job's cores the settings of this profile while the job runs (`profiles:` in the configuration); the default "
+        "profile, quiet, takes whole cores with idle siblings, forbids idle states that take more than 5 microseconds to leave, and sets "
+        "the frequency governor performance; settings that this machine lacks are reported before the command starts",
     )
     for option, metavar, name, meaning in (
         (
             "--idle-latency",
             "TIME",
             "idleLatency",
-            "longest time in which the job's cores may leave an idle state, such as 2us",
+            "longest time that the job's cores may take to leave an idle state, such as 2us",
         ),
         ("--governor", "NAME", "governor", "frequency governor of the job's cores"),
         ("--min-frequency", "FREQUENCY", "minFrequency", "lowest frequency of the job's cores, such as 2400MHz"),
@@ -156,7 +156,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
             action="append",
             type=f"{name}={{}}".format,
             metavar=metavar,
-            help=f"{meaning}, while it runs",
+            help=f"{meaning}, while the job runs",
         )
     parser.add_argument(
         "--no-boost",
@@ -179,14 +179,14 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         dest="process",
         action="append_const",
         const=("aslr", False),
-        help="the same addresses in each run of the command",
+        help="use the same addresses in each run of the command (no ASLR)",
     )
     parser.add_argument(
         "--no-thp",
         dest="process",
         action="append_const",
         const=("transparentHugePages", False),
-        help="no transparent huge pages for the command",
+        help="use no transparent huge pages for the command",
     )
     parser.add_argument(
         "--sched",
@@ -251,8 +251,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         const=LONGEST_SPAN_SECONDS,
         type=time_span,
         metavar="TIME",
-        help="if only room is missing, wait for room, first come, first served, at most for TIME such as 30m (default: 7 days); a "
-        "job for which this machine can never have room is refused at once",
+        help="if the requested CPUs or memory are in use, wait until they are free, first come, first served, for at most TIME, such as "
+        "30m (default: 7 days); a job that can never fit on this machine is refused at once",
     )
     parser.add_argument(
         "--max-time",
@@ -594,8 +594,8 @@ def _join_settings(names: Sequence[str]) -> str:
 
 _REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
 _UNEXPLAINED_HINTS = {
-    "WaitingForJobs": "wait for your turn with `--wait=30m`; `nodeagent queue` shows who waits",
-    "WaitingForReservation": "wait with `--wait`, or let it end before the reservation begins (`--max-time`); `nodeagent queue` lists "
+    "WaitingForJobs": "wait in the queue with `--wait=30m`; `nodeagent queue` lists the waiting jobs",
+    "WaitingForReservation": "wait with `--wait`, or let the job end before the reservation begins (`--max-time`); `nodeagent queue` lists "
     "the reservations",
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",

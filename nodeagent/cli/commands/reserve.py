@@ -44,12 +44,16 @@ nodeagent reserve --cpus N [--memory AMOUNT] [--from TIME] --for TIME
         dest="begin",
         type=begin_of_span,
         metavar="TIME",
-        help="local time of the begin, such as 22:00 for the next time that the clock shows 22:00, or 2026-11-29T22:00 (default: now)",
+        help="local time of its start, such as 22:00 for the next time that the clock shows 22:00, or 2026-11-29T22:00 (default: now)",
     )
     parser.add_argument(
-        "--for", dest="span", type=time_span, metavar="TIME", help="its length, such as 2h or 90m, at most 168h"
+        "--for",
+        dest="span",
+        type=time_span,
+        metavar="TIME",
+        help="length of the reservation, such as 2h or 90m, at most 168h",
     )
-    parser.add_argument("--name", metavar="NAME", help="name of the reservation (default: made from its begin)")
+    parser.add_argument("--name", metavar="NAME", help="name of the reservation (default: made from its start)")
     parser.add_argument(
         "--user", metavar="USER", help="the user whose jobs may run in the reservation (default: yourself; root only)"
     )

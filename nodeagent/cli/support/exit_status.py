@@ -11,7 +11,7 @@ EXIT_USAGE = 64
 
 OUTCOMES = {
     0: "done, and everything is as it should be",
-    EXIT_ERROR: "not done, or not found out: stderr has the cause and the next step",
+    EXIT_ERROR: "not done, or not determined: stderr has the cause and the next step",
     EXIT_WRONG: "done, and something is not as it should be: stdout says what",
     EXIT_AWAY: "the agent doesn't answer, and the command can't do without it, for instance because no state is saved or the configuration "
     "is missing, too",

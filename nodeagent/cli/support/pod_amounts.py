@@ -32,13 +32,13 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--numa",
         metavar="N",
-        help="exclusive CPUs and memory of this NUMA node only; refused without room there",
+        help="exclusive CPUs and memory only of this NUMA node; refused if too little is free there",
     )
     parser.add_argument(
         "--core-class",
         choices=CORE_CLASSES,
         metavar="CLASS",
-        help="exclusive CPUs of this kind of cores only, performance or efficiency; refused if the machine has none free",
+        help="exclusive CPUs only of this class of cores, performance or efficiency; refused if too few are free",
     )
     parser.add_argument(
         "--near",

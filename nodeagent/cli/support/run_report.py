@@ -41,10 +41,10 @@ quarter of the run is therefore sampled.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
-    "the kernel's histograms have the sum of all times of a task, and not the longest: see longestAtMostMicroseconds"
+    "the kernel's histograms contain the sum of a task's times, but not the longest time: see longestAtMostMicroseconds"
 )
 _LONGEST_BOUND = "others.longestAtMostMicroseconds"
-_ONLY_ROOT = "only root may have the kernel count each task; the listed tasks are those that ran last on these CPUs"
+_ONLY_ROOT = "the kernel counts each task only for root's jobs; the listed tasks are those that ran last on these CPUs"
 _SHARED = "others share these CPUs, so tasks are not counted; the listed tasks are those that ran last on these CPUs"
 
 

@@ -72,14 +72,14 @@ def _refuse_missing_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -
     name, classes = pod.core_class, machine.core_classes
     if name is None:
         return None
-    wanted = f"it asks for {name} cores"
+    wanted = f"it requires {name} cores"
     if not classes:
         return Refusal(Reason.CORE_CLASS, f"{wanted}, and all cores of this machine are of one kind")
     if name not in classes:
         names = ", ".join(classes)
-        return Refusal(Reason.CORE_CLASS, f"{wanted}, and this machine has none: its cores are {names} cores")
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, but this machine has only {names} cores")
     if not has_own:
-        reason = "and for no CPUs of its own: the shared pool is on cores of any class"
+        reason = "but requests no exclusive CPUs: the shared pool is on cores of any class"
         return Refusal(Reason.CORE_CLASS, f"{wanted}, {reason}")
     return None
 
@@ -90,12 +90,12 @@ def _refuse_missing_node(machine: Topology, pod: PodDemand, *, has_own: bool) ->
         return None
     present = machine.node_ids
     if node not in present:
-        return _refuse_affinity(f"there is no NUMA node {node}, for which it asks: this machine has {present}")
+        return _refuse_affinity(f"it requires NUMA node {node}, but the NUMA nodes of this machine are {present}")
     if node not in (machine.memory_nodes or present):
-        return _refuse_affinity(f"NUMA node {node}, for which it asks, has no memory")
+        return _refuse_affinity(f"it requires NUMA node {node}, which has no memory")
     if not has_own:
         return _refuse_affinity(
-            f"it asks for NUMA node {node}, and for no CPUs of its own: the shared pool is on every node"
+            f"it requires NUMA node {node}, but requests no exclusive CPUs: the shared pool is on every node"
         )
     return None
 

@@ -24,7 +24,9 @@ def find_exceeded_bound(
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
-        return f"it would be your job number {len(pods)} at once, jobs.maxPerUser is {bounds.max_per_user} for you"
+        return (
+            f"it would be your job number {len(pods)} at a time; your limit is {bounds.max_per_user} (jobs.maxPerUser)"
+        )
     return _find_exceeded_amount(bounds, pods, "jobs", reserved)
 
 
@@ -34,7 +36,7 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
     """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:
-        return f"it would be your reservation number {len(pods)}, jobs.maxReservations is {bounds.max_reservations} for you"
+        return f"it would be your reservation number {len(pods)}; your limit is {bounds.max_reservations} (jobs.maxReservations)"
     return _find_exceeded_amount(bounds, pods, "reservations", _NONE)
 
 
@@ -45,9 +47,9 @@ def _find_exceeded_amount(
     if bounds.max_cpus is not None and cpus.nano > bounds.max_cpus.nano:
         has_idle = any(pod.quiet is not None and pod.quiet.settings.idle_siblings for pod in pods)
         counted = f"{cpus} CPUs together, idle siblings included" if has_idle else f"{cpus} CPUs together"
-        return f"your {what} would have {counted}, jobs.maxCPUs is {bounds.max_cpus} for you"
+        return f"your {what} would have {counted}; your limit is {bounds.max_cpus} (jobs.maxCPUs)"
     in_memory = (pod.sum_limits(MEMORY, HUGEPAGES_PREFIX, besides=reserved.get(pod.uid, ())) for pod in pods)
     memory = Quantity.of_bytes(sum(in_memory) // 10**9)
     if bounds.max_memory is not None and memory.nano > bounds.max_memory.nano:
-        return f"your {what} would have {memory} of memory and huge pages together, jobs.maxMemory is {bounds.max_memory} for you"
+        return f"your {what} would have {memory} of memory and huge pages together; your limit is {bounds.max_memory} (jobs.maxMemory)"
     return None

@@ -35,11 +35,11 @@ def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) 
     wanted = f"it asks to be near {_list_some([_shorten(name) for name in missing], _MAX_DEVICES, ' and ')}"
     if devices.problem:
         why = _shorten(devices.problem, 10 * _MAX_CHARACTERS)
-        return Refusal(Reason.DEVICE, f"{wanted}, and which devices there are is not known: {why}")
+        return Refusal(Reason.DEVICE, f"{wanted}, but the devices of this machine are unknown: {why}")
     if not devices.placed:
-        return Refusal(Reason.DEVICE, f"{wanted}, and this machine has no devices that anything could be near")
+        return Refusal(Reason.DEVICE, f"{wanted}, but this machine has no devices of any kind")
     present = [_format_device(device) for device, _ in devices.placed if device.physical_function is None]
-    return Refusal(Reason.DEVICE, f"{wanted}, and this machine has none: it has {_list_some(present, _MAX_DEVICES)}")
+    return Refusal(Reason.DEVICE, f"{wanted}, but this machine has only {_list_some(present, _MAX_DEVICES)}")
 
 
 def _format_device(device: Device) -> str:

@@ -173,7 +173,7 @@ def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized
             amounts = (container.resources.requests.get(resource) for container in (was, now))
             if driver in drivers and not _is_equal_amount(*amounts):
                 what = "CPUs" if resource == CPU else "memory"
-                why = f"container {was.name} has its {what} by a claim, which stays as it is: change the claim with the pod"
+                why = f"container {was.name} has its {what} by a claim, which a resize can't change: change both, and restart the pod"
                 return refuse_resize_for_good(why)
     return None
 

@@ -21,7 +21,7 @@ class UnitTaken(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        return f"pod {self.holder} stands for unit {self.unit} already"
+        return f"pod {self.holder} already pins unit {self.unit}"
 
 
 def find_taken_unit(units: frozenset[UnitKey], holders: Iterable[tuple[str, frozenset[UnitKey]]]) -> UnitTaken | None:

@@ -46,7 +46,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             10,
             MICROSECONDS,
             2_000,
-            "request whole CPUs (`--cpus 2`), and keep the host off them: `hostIsolation` in the configuration",
+            "request whole CPUs (`--cpus 2`), and keep host processes off these CPUs: `hostIsolation` in the configuration",
         ),
         "sibling": Threshold(
             PER_MILLE,
@@ -60,14 +60,14 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             50,
             BYTES,
             8 * 2**20,
-            "bind it to one NUMA node: `--numa N`, or memoryManagerPolicy Static",
+            "bind the job to one NUMA node: `--numa N`, or memoryManagerPolicy Static",
         ),
         "throttling": Threshold(
             PER_MILLE,
             1,
             MICROSECONDS,
             1_000,
-            "request more `--cpus`, or a whole number, which has no quota; a quota of a cgroup above it has to be lifted there",
+            "request more `--cpus`, or a whole number, which has no quota; remove the quota of a cgroup above the job",
         ),
         "thermal-throttling": Threshold(
             TIMES,
@@ -82,14 +82,14 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             10,
             MICROSECONDS,
             20_000,
-            "run it on bare metal, or have the virtual CPUs pinned on the host",
+            "run the job on bare metal, or pin the virtual CPUs on the host",
         ),
         "interrupts": Threshold(
             PER_SECOND,
             100,
             TIMES,
             50,
-            "move them to other CPUs: interruptIsolation in the configuration",
+            "move the interrupts to other CPUs: interruptIsolation in the configuration",
         ),
         "frequency": Threshold(
             PER_MILLE,

@@ -148,8 +148,8 @@ def _check_entrance(want: DesiredCgroup, cgroup: ObservedCgroup, used_below: Seq
     if cgroup.subtree_control - want.controllers or used_below:
         below = f" ({', '.join(used_below)})" if used_below else ""
         return Obstacle(
-            f"cgroup {cgroup.path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes beside "
-            "them (cgroup v2, no internal processes)",
+            f"cgroup {cgroup.path} is the parent of other cgroups{below}: a runtime uses it, and the kernel allows no processes in a "
+            "cgroup with children (cgroup v2, no internal processes)",
             "use that runtime's own exec, such as `crictl exec` or `crun exec`",
         )
     return None

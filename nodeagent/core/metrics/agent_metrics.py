@@ -143,16 +143,16 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         EXCLUSIVE_CPU_INTERRUPTS,
         "counter",
-        "Interrupts handled on the container's exclusive CPUs, as /proc/interrupts counts them, also for the container itself;"
-        " bound_device: those that the kernel lets nobody move; claimed, only for such pods: those that the pod's annotation asks for."
-        " Counted between scrapes that found the same CPU with it.",
+        "Interrupts handled on the container's exclusive CPUs, also on behalf of the container, as in /proc/interrupts. bound_device:"
+        " interrupts that the kernel doesn't let programs move. claimed: interrupts that the pod's annotation requests (only for such"
+        " pods). A CPU is counted between two scrapes that both found it allocated to the container.",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(
         EXCLUSIVE_CPU_SOFTIRQS,
         "counter",
-        "Softirqs handled there, as /proc/softirqs counts them, in the same way; network: NET_TX, NET_RX; block: BLOCK, IRQ_POLL;"
-        " timer: TIMER, HRTIMER; tick: SCHED, RCU, the work of the scheduler's tick.",
+        "Softirqs handled on the container's exclusive CPUs, as in /proc/softirqs, counted between two scrapes like the interrupts."
+        " network: NET_TX, NET_RX; block: BLOCK, IRQ_POLL; timer: TIMER, HRTIMER; tick: SCHED, RCU (work of the scheduler's tick).",
         ("namespace", "pod", "container", "kind"),
     ),
     MetricSpec(

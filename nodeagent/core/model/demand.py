@@ -41,7 +41,7 @@ class WhyShared(enum.StrEnum):
     NOT_GUARANTEED = "its pod is not Guaranteed"
     FRACTIONAL = "its CPU request is not a whole number"
     FRACTIONAL_POD = "the CPU request of its pod as a whole is not a whole number"
-    GATE_OFF = "its pod has resources of its own and the gate PodLevelResourceManagers is off"
+    GATE_OFF = "its pod has pod-level resources, and the gate PodLevelResourceManagers is off"
     POD_SHARED = "it runs in its pod's shared pool"
 
 

@@ -69,12 +69,12 @@ EXPLAINED = {
         "the problem names the socket, runtime or plugin, and the next step",
     ),
     ProblemKind.MANIFEST: Explained(
-        "a manifest is invalid, unreadable, a duplicate, or refused as a change",
+        "a manifest is invalid, unreadable or a duplicate, or its change was refused",
         "correct the manifest; the agent reads it again by itself",
         "NodeagentManifestProblems",
     ),
     ProblemKind.PROMISE: Explained(
-        "the machine has less than was allocated, or the pod that holds it is unknown",
+        "the machine has fewer resources than are allocated, or the pod that holds them is unknown",
         "bring the missing CPUs or memory back, or end the pod",
     ),
     ProblemKind.ORPHAN: Explained(

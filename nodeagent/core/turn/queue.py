@@ -106,7 +106,7 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
     before = _list_before(state, manifest, world)
     if not before:
         return None
-    return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name} waits for room before it", world.now_ms)
+    return Waiting(WAITS_FOR_JOBS, f"{before[0].pod.full_name} is before it in the queue", world.now_ms)
 
 
 def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
@@ -139,7 +139,7 @@ def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) ->
         uid = next(iter(find_in_the_way(plan.node, manifest.pod, begun) or ()), None)
     if uid is None:
         return None
-    return Waiting(WAITS_FOR_RESERVATION, f"it would hold room that reservation {names[uid]} needs", world.now_ms)
+    return Waiting(WAITS_FOR_RESERVATION, f"it would use resources that reservation {names[uid]} needs", world.now_ms)
 
 
 def _make_plan(state: NodeState, source: PodSource, world: World) -> JobPlan:

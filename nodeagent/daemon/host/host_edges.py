@@ -129,8 +129,8 @@ class HostEdges:
         """
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
-                "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd is not the first process",
-                hint="kernel 6.7 or later has partitions; `hostIsolation: none` does without",
+                "nothing keeps the host's processes off exclusive CPUs that are in no partition: systemd doesn't run as process 1",
+                hint="use kernel 6.7 or later, which has partitions, or set `hostIsolation: none`",
             )
         cgroups = Path(self._root, units.CGROUPS.relative_to("/"))
         nested = (setting.name for setting in known if setting.kind is SettingKind.UNIT)

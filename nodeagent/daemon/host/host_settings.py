@@ -391,7 +391,7 @@ class HostSettings:
         waiting = [f"{describe_setting(setting)}: {why}" for setting, why in self._waiting.items()]
         problems = [Problem.from_error(err) for err in reading.failed.values()]
         if waiting:
-            problems.append(Problem(f"not kept off exclusive CPUs: {'; '.join(waiting)} (it is tried again)"))
+            problems.append(Problem(f"can't be kept off exclusive CPUs: {'; '.join(waiting)} (the agent tries again)"))
         return tuple(problems)
 
     def _write(self, writes: Mapping[Setting, Value]) -> dict[Setting, str]:

@@ -300,13 +300,13 @@ class DevicePlugins:
         while not why:
             try:
                 self._watch(plugin)
-                why = "it has ended its list"
+                why = "it has ended the stream of its lists"
             except GrpcError as err:
                 why = err.what
             except ProtobufError as err:
                 why = str(err)
             except Exception as err:  # noqa: BLE001 - the plugin isn't at fault, and nobody else would follow it
-                problem = f"following it has failed, and is tried again: {type(err).__name__}: {err}"
+                problem = f"reading its lists has failed, and is tried again: {type(err).__name__}: {err}"
                 self._log.warning("device_plugin_gone", resource=plugin.resource, problem=problem)
                 plugin.mark_unhealthy()
                 self._wake()

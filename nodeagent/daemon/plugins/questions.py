@@ -106,7 +106,7 @@ class Questions:
                 decision.count += 1
                 if decision.count > MOST_QUESTIONS:
                     decision.missing = None
-                    raise DevicePluginFailedError(f"it has had {MOST_QUESTIONS} questions, and they keep changing")
+                    raise DevicePluginFailedError(f"one decision has needed more than {MOST_QUESTIONS} questions to it")
                 thread = threading.Thread(target=self._ask, args=(asker, lane, asked, ask), daemon=True)
                 thread.name = "plugin-question"
                 thread.start()

@@ -126,28 +126,28 @@ def describe_waiting_units(state: NodeState) -> Iterator[str]:
 
 def describe_refused_partitions(cpus: CpuSet) -> str:
     return (
-        f"no cpuset partition could be created for CPUs {cpus}, which is tried again: meanwhile systemd keeps the host's processes off "
-        "them (AllowedCPUs= of its topmost units; see `nodeagent explain`)"
+        f"no cpuset partition could be created for CPUs {cpus} (the agent tries again); until then, systemd keeps the host's processes "
+        "off them (AllowedCPUs= of its topmost units; see `nodeagent explain`)"
     )
 
 
 def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
     """Explain which requested interrupts aren't handled on the container's CPUs. The result is empty if all requests are met."""
     unknown = (
-        f"no interrupts of {', '.join(held.unknown)}, which a pod's annotation names: there is no such device, or it has no driver "
+        f"{', '.join(held.unknown)}: a pod's annotation claims its interrupts, but there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
     )
     return "; ".join(
         [
             *([unknown] if held.unknown else []),
             *(
-                f"the interrupts of {claim.device} don't come to {claim.by}, which has no CPUs of its own (remove its annotation, or "
+                f"the interrupts of {claim.device} are not delivered to {claim.by}, which has no exclusive CPUs (remove its annotation, or "
                 "request whole CPUs)"
                 for claim in asked
                 if not claim.cpus
             ),
             *(
-                f"the interrupts of {claim.device} don't come to {claim.by}: {holder.by} has them (remove one of the two annotations)"
+                f"the interrupts of {claim.device} are not delivered to {claim.by}: {holder.by} has them (remove one of these annotations)"
                 for claim, holder in held.late
             ),
         ]
@@ -159,7 +159,7 @@ def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
     there are none.
     """
     return "; ".join(
-        f"the cores of {pod} have no settings: there is no profile {profile} (define it: `profiles:` in the configuration)"
+        f"the settings of {pod}'s cores are unchanged: there is no profile {profile} (define it: `profiles:` in the configuration)"
         for pod, profile in unknown
     )
 
@@ -169,6 +169,6 @@ def describe_withheld(kept: Withheld, online: CpuSet) -> str:
     #43846.
     """
     return (
-        f"{kept.path} keeps CPUs {kept.cpus} from the pods, so they count as offline "
+        f"{kept.path} withholds CPUs {kept.cpus} from the pods, so they count as offline "
         f"(give them back: `systemctl set-property --runtime {kept.path.rpartition('/')[2]} AllowedCPUs={online}`)"
     )

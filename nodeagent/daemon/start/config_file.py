@@ -89,7 +89,7 @@ class ConfigFile:
         except NodeAgentError as err:
             self._refuse(err)
         else:
-            text = f"{self.path} has changed, and is not in use (nodeagent config reload)"
+            text = f"{self.path} has changed, and the change is not in effect yet (nodeagent config reload)"
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:

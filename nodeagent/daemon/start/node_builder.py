@@ -35,7 +35,7 @@ def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),
-            hint=f"correct {path}, or what it names, then `nodeagent config reload`, or `systemctl start nodeagent` if it doesn't run",
+            hint=f"correct {path}, or what is missing, then `nodeagent config reload`, or `systemctl start nodeagent` if it doesn't run",
         )
     node = on_machine(load_plugins(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"
@@ -88,6 +88,6 @@ def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
         return node
     raise StartError(
         "\n".join(refused.text for refused in node),
-        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or what it names; "
+        hint=f"correct {', '.join(dict.fromkeys(refused.about for refused in node))} in {source}, or the file or plugin that it names; "
         "`nodeagent config validate` reports every error",
     )

@@ -78,7 +78,7 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
         tree = CgroupTree(config.cgroup_root or installed)
         if any(there.is_populated for path, there in tree.read(OWN_DIRECTORIES).items() if path):
             raise DrainError(
-                f"pods run in {tree.root}, and cannot be ended in order: {err.message}",
+                f"pods run in {tree.root}, and cannot be ended one by one: {err.message}",
                 hint="`systemctl start nodeagent-launcher`, then again; or end them all at once: `systemctl stop nodeagent-pods`",
             ) from err
         return None
@@ -174,8 +174,8 @@ def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bo
         raise
     if of_units or problems:
         raise DrainError(
-            f"not put back: {'; '.join((*of_units, *problems))}",
-            hint="try again: `nodeagent release --host-settings`; CPUs that it needs may be offline, or a service hangs",
+            f"not restored: {'; '.join((*of_units, *problems))}",
+            hint="try again: `nodeagent release --host-settings`; CPUs of the original settings may be offline, or a service may hang",
         )
     if forget:
         state_files.remove(path)

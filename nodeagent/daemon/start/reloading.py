@@ -54,7 +54,7 @@ def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> Non
     if broken:
         raise StartError(
             f"the allocations do not fit: {'; '.join(broken)}",
-            hint="`systemctl restart nodeagent` applies it as far as possible, and reports what is not "
+            hint="`systemctl restart nodeagent` applies the configuration as far as possible, and reports the rest "
             "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
         )
 

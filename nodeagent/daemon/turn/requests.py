@@ -87,6 +87,6 @@ def _refuse(requests: Iterable[TurnRequest]) -> None:
         if request.answer.set_running_or_notify_cancel():
             request.answer.set_exception(
                 NodeAgentError(
-                    "the agent stops, and nothing was decided", hint="`systemctl start nodeagent`, then again"
+                    "the agent is stopping, and has decided nothing", hint="`systemctl start nodeagent`, then again"
                 )
             )

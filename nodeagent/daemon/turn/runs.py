@@ -117,7 +117,7 @@ class Runner:
         size = len(encode_start(request))
         if size > MAX_REQUEST_BYTES:
             resources = ", ".join(sorted({device.resource for device in launch.placement.devices}))
-            why = f"its start has {size} bytes, and at most {MAX_REQUEST_BYTES} are possible: the variables of its devices are too long"
+            why = f"its start request of {size} bytes exceeds the limit of {MAX_REQUEST_BYTES}: the variables of its devices are too long"
             self._fail(launch.run_id, f"{why} ({resources})")
             return None
         try:
@@ -161,7 +161,7 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
     except (
         ProtobufError
     ) as err:  # the plugin's answer was checked when it was received, but this copy was read from a file
-        return f"what a device plugin has answered: {err}"
+        return f"invalid answer of a device plugin: {err}"
 
 
 def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
@@ -177,7 +177,7 @@ def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
             return f"{failed.stage}: cannot enter '{request.cwd}': {failed.message}"
         case StartStage.SETTINGS:
             settings = ", ".join(f"{name}={str(value).lower()}" for name, value in request.settings)
-            return f"{failed.stage}: the process cannot have {settings}: {failed.message}"
+            return f"{failed.stage}: the process cannot get {settings}: {failed.message}"
         case stage:
             return f"{stage}: {failed.message}"
 

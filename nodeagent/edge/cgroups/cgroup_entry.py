@@ -94,7 +94,9 @@ def read_own_cgroup() -> str:
         if line.startswith("0::"):
             return line.removeprefix("0::")
     raise CgroupEntryError(
-        f"{path} names no cgroup v2", path=path, hint="boot with `systemd.unified_cgroup_hierarchy=1` (cgroup v2 only)"
+        f"{path} contains no path of a cgroup v2",
+        path=path,
+        hint="boot with `systemd.unified_cgroup_hierarchy=1` (cgroup v2 only)",
     )
 
 

@@ -50,7 +50,7 @@ class ManifestWatchError(NodeAgentError):
         self.path = path
         super().__init__(
             f"cannot watch {path}: {cause.strerror or cause}",
-            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then changes are found by the rescan",
+            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then, changes are found at the next check",
         )
 
 

@@ -27,9 +27,7 @@ class PlacementFileError(NodeAgentError):
         self.errno = error
 
 
-_IN_THE_WAY = (
-    "an entry of another kind has the name of a file or directory of the agent: see `ls -la` of it, and move it away"
-)
+_IN_THE_WAY = "something other than the expected file or directory has this name: see `ls -la` of it, and move it away"
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the quota of the agent's user (`quota`); the agent tries again by itself",

@@ -38,7 +38,7 @@ _HINTS = {
     "under the agent, `systemctl restart nodeagent` (pods keep running)",
     errno.EACCES: "run as root, or give the agent's user this directory (`namei -l` shows the owners)",
     errno.EPERM: "run as root; `lsattr` shows whether the file is immutable",
-    errno.EIO: "the disk fails: see `dmesg` and `smartctl`; the file holds its old or its new content, nothing between",
+    errno.EIO: "the disk is failing: see `dmesg` and `smartctl`; the file has either its old or its new content",
     errno.ENOENT: "`systemctl restart nodeagent` makes the directory (StateDirectory= of the unit) while pods keep running; elsewhere make "
     "it first, or set another stateDirectory",
     errno.ENOTDIR: "a file is where a directory is expected: move it away and make the directory, or set another stateDirectory",

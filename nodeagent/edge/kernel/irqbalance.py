@@ -45,7 +45,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
     try:
         return parse_setup(answer)
     except IrqbalanceSyntaxError as err:
-        raise IrqbalanceError(f"cannot read which CPUs irqbalance keeps interrupts off: {err}", hint=_HINT) from err
+        raise IrqbalanceError(f"cannot read irqbalance's list of banned CPUs: {err}", hint=_HINT) from err
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
@@ -98,7 +98,7 @@ def _ask(request: bytes, directory: Path) -> str | None:
         except (ConnectionRefusedError, FileNotFoundError):
             continue  # a killed irqbalance doesn't remove its socket
         except BlockingIOError as err:
-            raise IrqbalanceError(f"no answer from irqbalance at {path} for {CALL_SECONDS:g} s", hint=_HINT) from err
+            raise IrqbalanceError(f"no answer from irqbalance at {path} within {CALL_SECONDS:g} s", hint=_HINT) from err
         except OSError as err:
             raise IrqbalanceError(f"cannot ask irqbalance at {path}: {err.strerror}", hint=_HINT) from err
     return None

@@ -77,7 +77,7 @@ def read_machine(root: str = "/") -> SysfsSample:
             failure = err
     raise failure or SysfsError(
         f"{base}/{CPUS}/online",
-        f"CPUs came or went during each of {ATTEMPTS} readings",
+        f"CPUs went online or offline during each of {ATTEMPTS} attempts to read the machine",
         hint="wait until CPU hotplug is over (`udevadm settle`), then try again",
     )
 

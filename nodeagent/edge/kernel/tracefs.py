@@ -203,7 +203,7 @@ def _check_tracefs(tracefs: Path) -> None:
                 hint="use a kernel that is built with CONFIG_HIST_TRIGGERS=y, as those of Debian are: see `uname -r`",
             )
     except OSError as err:
-        raise _make_error(f"look into {tracefs}", err) from err
+        raise _make_error(f"read {tracefs}", err) from err
 
 
 def _exists(path: Path) -> bool:

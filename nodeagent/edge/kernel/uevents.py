@@ -62,7 +62,7 @@ def open_uevent_socket() -> socket.socket:
 def _make_error(err: OSError) -> UeventError:
     return UeventError(
         f"cannot listen to the kernel's uevents: {os.strerror(err.errno or 0)}",
-        hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents hotplug is seen at the next period",
+        hint="the unit needs AF_NETLINK in RestrictAddressFamilies=; without uevents, the agent notices hotplug at its next check",
     )
 
 
@@ -129,7 +129,7 @@ def drain(channel: socket.socket) -> Hotplug | None:
             if err.errno != errno.ENOBUFS:
                 raise UeventError(
                     f"cannot read the kernel's uevents: {os.strerror(err.errno or 0)}",
-                    hint="hotplug is seen at the next period all the same; if it happens again: `systemctl restart nodeagent`",
+                    hint="the agent still notices hotplug at its next check; if this error is repeated: `systemctl restart nodeagent`",
                 ) from err
             wake = Hotplug.OVERFLOW
             continue

@@ -93,7 +93,7 @@ class BoundedCode:
     def ask(self, point: str, *question: object) -> object:
         """Ask the plugin and return its unchecked answer (see `PluginCode`)."""
         if self._held_off:
-            raise self._make_error(point, f"it was too late before, and {_UNTIL}")
+            raise self._make_error(point, f"an earlier answer was too late, and it {_UNTIL}")
         if self._questions is None:
             self._questions = SimpleQueue()
             threading.Thread(
@@ -109,7 +109,7 @@ class BoundedCode:
         if self._left is not None:
             self._left -= max(0.0, self._clock() - began - UNCOUNTED_SECONDS)
             if self._left < 0:
-                raise self._hold_off(point, f"it has taken more than {self._turn_seconds:g} s of one turn")
+                raise self._hold_off(point, f"its answers have taken more than {self._turn_seconds:g} s in one sync")
         self._alive()
         if type(answer) is _Failure:
             raise self._make_error(point, answer.reason)
@@ -205,7 +205,7 @@ def _load(plugin: CpuPlugin) -> BoundedCode | _Failure:
         try:
             made = answers.get(timeout=LOADING_SECONDS)
         except Empty:
-            return _Failure(f"is not loaded within {LOADING_SECONDS:g} s")
+            return _Failure(f"was not loaded within {LOADING_SECONDS:g} s")
         if isinstance(made, _Failure):
             return made
         _LOADED[key] = made
@@ -216,7 +216,7 @@ def _load(plugin: CpuPlugin) -> BoundedCode | _Failure:
 
 
 def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
-    step, origin = "can't be looked for", ""
+    step, origin = "can't be searched for", ""
     try:
         entry = _find_entry_point(plugin.name)
         if isinstance(entry, _Failure):
@@ -224,17 +224,17 @@ def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
         origin = f" (distribution {_shorten(entry.dist.name)})" if entry.dist is not None else ""
         step = "can't be loaded"
         make = entry.load()
-        step = "can't be made"
+        step = "can't be created"
         made = make(dict(plugin.options))
-        step = "can't be asked what it implements"
+        step = "can't be examined for its methods"
         code = BoundedCode(plugin.name, made)
     except BaseException as err:  # noqa: BLE001 - others' code
-        if step == "can't be made" and isinstance(err, ValueError):
+        if step == "can't be created" and isinstance(err, ValueError):
             return _Failure(f"refuses its options: {_get_message(err) or _describe_error(err)}{origin}")
         return _Failure(f"{step}: {_describe_error(err)}{origin}")
     if not code.points:
         names = ", ".join(p.method for p in Point)
-        return _Failure(f"implements none of the points: it has no method {names}{origin}")
+        return _Failure(f"implements no extension point: it has no method {names}{origin}")
     return code
 
 

@@ -152,7 +152,7 @@ class LauncherClient:
         for some in _split_writes(writes):
             found = self._check_served(protocol.decode_host(self._ask(protocol.encode_host(some))))
             if len(found) != len(some):
-                raise LauncherError(self._path, f"{len(found)} results of {len(some)} writes")
+                raise LauncherError(self._path, f"it answered {len(some)} writes with {len(found)} results")
             results += found
         return results
 
@@ -200,7 +200,9 @@ class LauncherClient:
 
     def _ask(self, request: bytes) -> bytes:
         if len(request) > protocol.MAX_REQUEST_BYTES:
-            raise LauncherError(self._path, f"a request of {len(request)} bytes, at most {protocol.MAX_REQUEST_BYTES}")
+            raise LauncherError(
+                self._path, f"a request of {len(request)} bytes exceeds the limit of {protocol.MAX_REQUEST_BYTES}"
+            )
         try:
             inode, answer = self._path.stat().st_ino, b""
             kept, self._kept = self._kept, None
@@ -253,7 +255,7 @@ class LauncherClient:
         return answer
 
     def _make_refusal(self, refused: Refused) -> LauncherError:
-        return LauncherError(self._path, f"it refuses: {refused.message} ({refused.code})")
+        return LauncherError(self._path, f"it refuses the request: {refused.message} ({refused.code})")
 
 
 def _split_writes(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

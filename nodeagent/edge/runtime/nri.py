@@ -150,14 +150,16 @@ class _NriCalls:
             MuxError: the runtime lists too many pods and containers.
         """
         if frame.stream % 2 == 0 or frame.stream <= self._last_stream:
-            return _make_invalid_argument(f"stream {frame.stream} after {self._last_stream}: they are odd and ascend")
+            return _make_invalid_argument(
+                f"stream {frame.stream} after {self._last_stream}: streams must be odd and ascend"
+            )
         self._last_stream = frame.stream
         try:
             call = read_call(request.method, request.payload) if request.service == messages.PLUGIN else None
         except NriCallError as err:
             return _make_invalid_argument(str(err))
         if call is None or frame.flags:
-            method = f"{request.service}/{request.method}, flags {frame.flags}"
+            method = f"{request.service}/{request.method} with flags {frame.flags}"
             return TtrpcResponse(code=TtrpcCode.UNIMPLEMENTED, message=f"there is no {method:.200}")
         match call:
             case Configure(runtime):
@@ -177,7 +179,8 @@ class _NriCalls:
                 return TtrpcResponse(encode_answer(event, answer))
             case _:
                 return TtrpcResponse(
-                    code=TtrpcCode.FAILED_PRECONDITION, message=f"not before {_Phase(self.phase + 1).name.lower()}"
+                    code=TtrpcCode.FAILED_PRECONDITION,
+                    message=f"the plugin is not {_Phase(self.phase + 1).name.lower()} yet",
                 )
 
     def _synchronize(self, call: Synchronize, until: float) -> TtrpcResponse:
@@ -185,7 +188,7 @@ class _NriCalls:
             self._listed.sandboxes + call.part.sandboxes, self._listed.containers + call.part.containers
         )
         if len(known.sandboxes) + len(known.containers) > MAX_SYNCHRONIZED:
-            raise MuxError(f"over all parts more than {MAX_SYNCHRONIZED} pods and containers")
+            raise MuxError(f"all parts together list more than {MAX_SYNCHRONIZED} pods and containers")
         if call.has_more:
             self._listed = known
             return TtrpcResponse(encode_request_for_more())
@@ -281,7 +284,7 @@ class NriConnection:
             except Empty:
                 raise NriError(
                     self._path,
-                    f"it has not taken the plugin within {self._registration_seconds:g} s",
+                    f"it has not accepted the plugin within {self._registration_seconds:g} s",
                     "`systemctl status containerd`: it may be stopped or busy with another plugin; see `journalctl -u containerd`",
                 ) from None
             if not data:
@@ -298,7 +301,7 @@ class NriConnection:
     def _handle_registration(self, frame: TtrpcFrame) -> None:
         if frame.kind != TtrpcFrameType.RESPONSE or frame.stream != 1 or self._registered:
             raise self._make_protocol_error(
-                f"message {frame.kind} on stream {frame.stream}, where only RegisterPlugin is answered"
+                f"unexpected message {frame.kind} on stream {frame.stream}: only RegisterPlugin is answered there"
             )
         try:
             response = read_response(frame)
@@ -324,7 +327,7 @@ class NriConnection:
         response = self._calls.answer(frame, request, until)
         message = encode_response(frame.stream, response)
         if len(message) > MAX_MESSAGE_BYTES:
-            reason = f"an answer of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
+            reason = f"an answer of {len(message)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}"
             response = TtrpcResponse(code=TtrpcCode.RESOURCE_EXHAUSTED, message=reason)
             message = encode_response(frame.stream, response)
         self._send(channel, PLUGIN_SERVICE, message)

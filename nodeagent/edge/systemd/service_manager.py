@@ -29,7 +29,7 @@ class ServiceManager:
         """Path of the socket, or @ and the name of an abstract socket (unix(7))."""
         if self._path and not (self._path.startswith("/") or (self._path.startswith("@") and len(self._path) > 1)):
             raise NotifyError(
-                f"NOTIFY_SOCKET is '{self._path}', neither a path nor an abstract @name",
+                f"NOTIFY_SOCKET is '{self._path}', which is neither a path nor an abstract @name",
                 hint="unset NOTIFY_SOCKET, or start under systemd",
             )
         self._watchdog_usec = _read_watchdog_usec(environment)
@@ -85,7 +85,7 @@ def _read_watchdog_usec(environment: Mapping[str, str]) -> int | None:
     for name, value in (("WATCHDOG_USEC", text), ("WATCHDOG_PID", pid)):
         if value and not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) > 0):
             raise NotifyError(
-                f"{name} is '{value}', no positive number",
+                f"{name} is '{value}', which is not a positive number",
                 hint=f"unset {name}, or start under systemd: `systemctl start nodeagent`",
             )
     if not text or (pid and int(pid) != os.getpid()):

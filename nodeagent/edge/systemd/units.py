@@ -267,6 +267,6 @@ def _run(failure: str, command: Sequence[str], until: float | None) -> str:
             hint="the host needs systemd: see `nodeagent check`",
         ) from err
     if done.returncode != 0:
-        reason = " ".join(done.stderr.split()) or f"systemctl ends with status {done.returncode}"
+        reason = " ".join(done.stderr.split()) or f"systemctl has exited with status {done.returncode}"
         raise UnitsError(f"{failure}: {reason}", hint=f"try it yourself: sudo {shlex.join(command)}")
     return done.stdout

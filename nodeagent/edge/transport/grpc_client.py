@@ -124,9 +124,9 @@ class GrpcClient:
         answers = self.watch(method, message, metadata)
         answer = next(answers, None)
         if answer is None:
-            raise self._make_protocol_error("an answer without a message")
+            raise self._make_protocol_error("the answer contains no message")
         for _ in answers:
-            raise self._make_protocol_error("more than one message in an answer")
+            raise self._make_protocol_error("the answer contains more than one message")
         return answer
 
     def watch(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> Iterator[bytes]:
@@ -199,7 +199,7 @@ class GrpcClient:
                 data = self._channel.recv(_PIECE_BYTES)
             received += len(data)
             if not data:
-                raise self._make_error("it closed the connection before it had answered")
+                raise self._make_error("it closed the connection before its answer was complete")
             if received > self._max_bytes + _MORE_BYTES:
                 raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
             if not self._bound.allows(data):
@@ -210,7 +210,7 @@ class GrpcClient:
                         received_headers |= _decode_headers(headers)
                         status = received_headers.get(":status")
                         if status != "200":
-                            raise self._make_protocol_error(f"it answers with HTTP's status {status}")
+                            raise self._make_protocol_error(f"it answers with HTTP status {status}")
                     case TrailersReceived(stream_id=at, headers=headers) if at == stream:
                         received_headers |= _decode_headers(headers)
                     case DataReceived(stream_id=at, data=piece) if at == stream:
@@ -219,9 +219,9 @@ class GrpcClient:
                     case StreamEnded(stream_id=at) if at == stream:
                         is_over = True
                     case StreamReset(stream_id=at) if at == stream:
-                        raise self._make_protocol_error("it broke the call off")
+                        raise self._make_protocol_error("it aborted the call (RST_STREAM)")
                     case ConnectionTerminated():
-                        raise self._make_error("it ended the connection")
+                        raise self._make_error("it is closing the connection (GOAWAY)")
                     case _:
                         pass
             while (message := self._pop_message(body)) is not None:
@@ -229,9 +229,9 @@ class GrpcClient:
                 yield message
         self._check_status(received_headers)
         if body:
-            raise self._make_protocol_error("an answer that ends within a message")
+            raise self._make_protocol_error("the answer ends in the middle of a message")
         if self._unsent:
-            raise self._make_protocol_error("an answer to a part of the request")
+            raise self._make_protocol_error("the answer came before the whole request was sent")
 
     def _queue_request(self, stream: int) -> None:
         """Pass the next part of the request to h2. A frame and the server's flow control window limit the size of the part."""
@@ -246,20 +246,20 @@ class GrpcClient:
     def _check_status(self, headers: dict[str, str]) -> None:
         status = parse_status(headers.get("grpc-status", ""))
         if status is None:
-            raise self._make_protocol_error("an answer without gRPC's status")
+            raise self._make_protocol_error("the answer has no gRPC status")
         is_time_up = self._until is not None and time.monotonic() > self._until - _CLOCKS_DIFFER_SECONDS
         if status == Status.DEADLINE_EXCEEDED and is_time_up:
             raise self._make_late_error()
         if status != Status.OK:
             text = headers.get("grpc-message", "")[:_MAX_TEXT]
-            raise GrpcError(self._kind, self._path, f"it refuses: {text} ({status})", status=status)
+            raise GrpcError(self._kind, self._path, f"it refuses the call: {text} ({status})", status=status)
 
     def _pop_message(self, body: bytearray) -> bytes | None:
         """Remove the first message from the received bytes, and return it. None means that the message is incomplete."""
         if len(body) < _PREFIX_BYTES:
             return None
         if body[0] != 0:
-            raise self._make_protocol_error("a compressed message")
+            raise self._make_protocol_error("the answer contains a compressed message")
         size = int.from_bytes(body[1:_PREFIX_BYTES])
         if size > self._max_bytes:
             raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
@@ -292,7 +292,7 @@ class GrpcClient:
         return GrpcError(
             self._kind,
             self._path,
-            f"it has not {'taken the request' if self._unsent else 'answered'} in time",
+            f"it has not {'read the request' if self._unsent else 'answered'} in time",
             is_late=True,
         )
 
@@ -300,7 +300,7 @@ class GrpcClient:
         return GrpcError(self._kind, self._path, what)
 
     def _make_protocol_error(self, what: str) -> GrpcError:
-        return self._make_error(f"it does not speak gRPC as it should: {what[:_MAX_TEXT]}")
+        return self._make_error(f"it violates the gRPC protocol: {what[:_MAX_TEXT]}")
 
 
 def _decode_headers(headers: Iterable[tuple[str | bytes, str | bytes]] | None) -> dict[str, str]:

@@ -94,7 +94,7 @@ class LocalApi:
         )
 
     def make_refusal(self, reason: Broken) -> bytes:
-        hint = _NEXT_STEPS.get(reason, "at most 64 KiB within 5 s, one request a connection")
+        hint = _NEXT_STEPS.get(reason, "send one request of at most 64 KiB per connection, within 5 s")
         return format_error(NodeAgentError(reason.value, hint=hint))
 
 

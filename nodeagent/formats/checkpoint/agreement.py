@@ -97,7 +97,7 @@ def _list_memory_values(promises: Promises, *, pod_level: bool) -> Iterator[tupl
     for node in memory_accounts(promises):
         yield ("", "", f"NUMA node {node.id}"), _plain_value(f"{node.assignments} assignments, with {node.cells}")
         for resource, t in node.tables:
-            amounts = f"total {t.total}, reserved for the system {t.system_reserved}, promised {t.reserved}"
+            amounts = f"total {t.total}, reserved for the system {t.system_reserved}, allocated {t.reserved}"
             yield ("", "", f"NUMA node {node.id}, {resource}"), _plain_value(f"{amounts}, free {max(t.free, 0)}")
     for uid, pod in promises.pods:
         own = pod.of(MemoryHoldings)

@@ -101,10 +101,10 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
         raise KubeletPodError(str(err)) from err
     found = (pod["metadata"] or {}).get("uid", "")
     if found != uid:
-        raise KubeletPodError(f"metadata.uid: it is {_quote(found)}, and {_quote(uid)} was asked for")
+        raise KubeletPodError(f"metadata.uid: must be {_quote(uid)}, as requested, not {_quote(found)}")
     spec = pod["spec"]
     if spec is None or not spec["containers"]:
-        raise KubeletPodError("spec.containers: there are none")
+        raise KubeletPodError("spec.containers: must have at least one container")
     containers = tuple(_read_containers(spec))
     if len({container.name for container in containers}) != len(containers):
         raise KubeletPodError("spec.containers: two containers have the same name")
@@ -159,7 +159,7 @@ def _read_amounts(entries: list[Message], path: str) -> Resources:
         except QuantitySyntaxError:
             raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is not a quantity") from None
         if amount.nano < 0:
-            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is less than nothing")
+            raise KubeletPodError(f"{path}[{name}]: {_quote(text)} is negative")
         # the amount is parsed from text, so that it has the same form as in a saved state
         found[name] = Quantity.parse(str(amount))
     return Resources.of(found)

@@ -161,7 +161,7 @@ def decode_preferred(message: bytes) -> tuple[str, ...]:
     responses = decode(_PREFERS, message, max_values=_MAX_VALUES)["container_responses"]
     ids = responses[0]["deviceIDs"] if responses else []
     if len(ids) > MAX_DEVICES:
-        raise ProtobufError(f"it prefers {len(ids)} devices, and may have at most {MAX_DEVICES}")
+        raise ProtobufError(f"it prefers {len(ids)} devices, more than the limit of {MAX_DEVICES}")
     return tuple(ids)
 
 
@@ -180,12 +180,10 @@ def decode_allocated(message: bytes) -> bytes | None:
     if not responses:
         return None
     if len(responses[0]) > MAX_ANSWER_BYTES:
-        raise ProtobufError(f"its answer has {len(responses[0])} bytes, and at most {MAX_ANSWER_BYTES} are kept")
+        raise ProtobufError(f"its answer has {len(responses[0])} bytes, more than the limit of {MAX_ANSWER_BYTES}")
     size = len(json.dumps(decode_variables(responses[0])))
     if size > _MAX_VARIABLES_BYTES:
-        raise ProtobufError(
-            f"its variables have {size} bytes as JSON, and at most {_MAX_VARIABLES_BYTES} are passed on"
-        )
+        raise ProtobufError(f"its variables have {size} bytes as JSON, more than the limit of {_MAX_VARIABLES_BYTES}")
     return responses[0]
 
 

@@ -175,5 +175,5 @@ def _read_delays(value: JsonValue) -> Iterator[tuple[int, Delays]]:
         )
     )
     if not found:
-        raise MisfitError(f"{value.path}: has no CPU")
+        raise MisfitError(f"{value.path}: must contain at least one CPU")
     yield from found

@@ -82,7 +82,7 @@ def _parse_report(text: bytes, *, samples: str | None) -> DelaysByCpu:
     except MisfitError as err:
         raise LatencyReportError(str(err)) from err
     if not threads:
-        raise LatencyReportError("thread: there is none")
+        raise LatencyReportError("thread: must contain at least one thread")
     return dict(sorted(found for _, found in threads))
 
 

@@ -71,7 +71,9 @@ def check_controllers(facts: NodeFacts) -> CheckResult:
 def check_delegation(facts: NodeFacts) -> CheckResult:
     if facts.config is not None and facts.config.cgroup_root is not None:
         return CheckResult(
-            "delegation", Level.NOTE, f"cgroupRoot is {facts.config.cgroup_root}: delegation is up to its creator"
+            "delegation",
+            Level.NOTE,
+            f"cgroupRoot is {facts.config.cgroup_root}: the program that creates this cgroup must delegate it",
         )
     text = facts.text(f"{PODS_UNIT}/cgroup.controllers")
     if facts.text(f"{CGROUPS}/cgroup.controllers") is None:

@@ -15,7 +15,9 @@ def check_host_isolation(facts: NodeFacts) -> CheckResult:
     name = "host-isolation"
     if facts.config is None:
         return CheckResult(
-            name, Level.UNKNOWN, f"unknown whether other processes may run on exclusive CPUs: {facts.why_unconfigured}"
+            name,
+            Level.UNKNOWN,
+            f"it is unknown whether other processes may run on exclusive CPUs: {facts.why_unconfigured}",
         )
     if not facts.is_static:
         return CheckResult(name, Level.OK, _NONE_EXCLUSIVE)
@@ -28,7 +30,7 @@ def check_host_isolation(facts: NodeFacts) -> CheckResult:
     release = parse_kernel_version(facts.text("proc/sys/kernel/osrelease"))
     if release is None:
         return CheckResult(
-            name, Level.UNKNOWN, "unknown kernel release, on which the isolation from host processes depends"
+            name, Level.UNKNOWN, "the kernel's release is unknown, and the isolation from host processes depends on it"
         )
     if release < _FIRST_WITH_PARTITIONS:
         newer = "kernel 6.7 or later (`uname -r` shows yours)"
@@ -40,8 +42,8 @@ def check_host_isolation(facts: NodeFacts) -> CheckResult:
             )
         if facts.text(SYSTEMD) is None:
             why = (
-                "nothing keeps host processes off exclusive CPUs: this kernel has no suitable partitions, and systemd is not the first "
-                "process"
+                "nothing keeps host processes off exclusive CPUs: this kernel has no suitable partitions, and systemd doesn't run as "
+                "process 1"
             )
             return CheckResult(name, Level.WARNING, why, newer)
         why = (
@@ -57,7 +59,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
     name = "interrupts"
     if facts.config is None:
         return CheckResult(
-            name, Level.UNKNOWN, f"unknown whether exclusive CPUs may get interrupts: {facts.why_unconfigured}"
+            name, Level.UNKNOWN, f"it is unknown whether exclusive CPUs may get interrupts: {facts.why_unconfigured}"
         )
     if not facts.is_static:
         return CheckResult(name, Level.OK, _NONE_EXCLUSIVE)

@@ -90,7 +90,7 @@ _RULES = (
     ),
     _Rule(
         "clocksource", CLOCKSOURCE, lambda text: text in _SLOW_CLOCKS,
-        "the clock is {}: each look at the time takes about a microsecond and a system call",
+        "the clock is {}: reading the time takes a system call and about a microsecond",
         "the clock is {}", (_WARNING, _WARNING), _WRITE, "tsc",
     ),
     _Rule(

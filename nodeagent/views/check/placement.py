@@ -97,7 +97,7 @@ def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
         return
     kinds = " and ".join(f"{name} cores {cpus}" for name, cpus in classes.items())
     if facts.config is None:
-        why = f"there are {kinds}; unknown which are allocated exclusively: {facts.why_unconfigured}"
+        why = f"there are {kinds}; it is unknown which are allocated exclusively: {facts.why_unconfigured}"
         yield CheckResult("core-classes", Level.UNKNOWN, why)
     elif not facts.is_static:
         yield CheckResult("core-classes", Level.OK, f"there are {kinds}; no CPU is allocated exclusively")
@@ -117,7 +117,7 @@ def check_smt(facts: NodeFacts) -> CheckResult:
         said = f" (SMT is {_SMT_STATES.get(control, control)})" if control else ""
         return CheckResult("smt", Level.OK, f"every core has one thread{said}")
     if facts.config is None:
-        why = f"cores have several threads; unknown whether pods may share a core: {facts.why_unconfigured}"
+        why = f"cores have several threads; it is unknown whether pods may share a core: {facts.why_unconfigured}"
         return CheckResult("smt", Level.UNKNOWN, why)
     if not facts.is_static:
         return CheckResult("smt", Level.OK, "cores have several threads; no CPU is allocated exclusively")
@@ -211,7 +211,9 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
         return
     why += f" ({Quantity.of_bytes(size)}{'' if ids == with_memory else f' on {with_memory}'})"
     if facts.config is None:
-        yield CheckResult(name, Level.UNKNOWN, f"{why}; unknown who gets that memory: {facts.why_unconfigured}")
+        yield CheckResult(
+            name, Level.UNKNOWN, f"{why}; it is unknown which pods get that memory: {facts.why_unconfigured}"
+        )
         return
     placement = facts.config.placement
     is_static = placement.memory_manager_policy == "Static"

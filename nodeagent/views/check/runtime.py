@@ -57,7 +57,7 @@ def _check_config(path: str, runtime: RuntimeFacts, config_file: str) -> CheckRe
         where = f"in {_CONFIG_TABLE} of {config.is_off.path}, and {PLUGIN} not among disabled_plugins"
         return CheckResult(name, Level.FAILURE, why, f"disable = false {where}; then: {_RESTART_COMMAND}")
     if config.socket is not None and config.socket.value != path:
-        why = f"its NRI socket is {config.socket.value} ({config.socket.path}), and nriSocket is {path}"
+        why = f"its NRI socket is {config.socket.value} ({config.socket.path}), but nriSocket is {path}"
         return CheckResult(name, Level.FAILURE, why, f"nriSocket: {config.socket.value} in {config_file}")
     if config.is_off is None and runtime.found is None:
         why = "its configuration doesn't set NRI, which is off before containerd 2.0 and on since then"

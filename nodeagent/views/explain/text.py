@@ -21,7 +21,7 @@ _OPTIONS_WITH_VALUES = ("max-allowable-numa-nodes", "numa-allocation-strategy", 
 _SOURCES = {
     "hint": "on the NUMA nodes of the merged hint",
     "sockets": "on the sockets of the merged hint (align-by-socket)",
-    "elsewhere": "on other NUMA nodes, because the hint's are used up",
+    "elsewhere": "on other NUMA nodes, because those of the hint are used up",
     "anywhere": "anywhere",
     "pod": "from the pod's own set",
 }

@@ -59,13 +59,13 @@ _ADVICE = {
         "is asked again after `systemctl restart nodeagent`"
     ),
     "CPUPluginRefused": "the message has the plugin's reason: follow it, or remove the plugin from cpuManagerPlugins and reload",
-    "DevicePluginsSlow": "look into the log of the device plugin named in the message for the reason of its delay, or restart the plugin",
-    WAITS_FOR_ROOM: "`nodeagent queue` tells when it starts; end a pod that holds what the message names for an earlier start",
+    "DevicePluginsSlow": "the log of the device plugin named in the message may show why it is slow; or restart the plugin",
+    WAITS_FOR_ROOM: "`nodeagent queue` shows when it starts; to start it earlier, end a pod that holds what the message names",
     WAITS_FOR_RESERVATION: "give the job a time limit (--max-time) with which it ends before the reservation begins (`nodeagent queue`), "
     "or cancel the reservation (`nodeagent reserve --cancel RESERVATION`)",
     RESERVATION_OVER: "make another reservation (`nodeagent reserve`), and ask again",
-    WAITS_FOR_JOBS: "`nodeagent queue` tells when it starts; end a pod that holds what the first waiting job lacks, or end the jobs "
-    "before it, for an earlier start",
+    WAITS_FOR_JOBS: "`nodeagent queue` shows when it starts; to start it earlier, end the jobs before it, or a pod that holds what the "
+    "first waiting job lacks",
     UNIT_TAKEN: "end the other pod (`nodeagent unpin UNIT`, or delete its manifest)",
     RELEASED: "to start it again while its manifest exists",
     INVALID_ANNOTATIONS: "fix the pod's annotations named in the message, and create the pod again",

@@ -141,7 +141,10 @@ def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
     assert [(block.nodes, block.size_bytes) for block in blocks] == [(NumaSet.of(1), 2 * GIB)]
     assert promises.of_pod("a").of(ClaimHoldings).claims[0].devices[-1].capacity == (("dra.memory/size", 2 * GIB),)
     said = refused(here, promises, claiming("b", "2", claim, memory="3Gi"))
-    assert said == "container app asks for 3Gi, and its claims have 2Gi of memory: give it that as request and limit"
+    assert (
+        said
+        == "container app requests 3Gi, but its claims have 2Gi of memory: give it this amount as request and limit"
+    )
 
 
 def test_memory_of_an_init_container_is_taken_over_once() -> None:
@@ -229,7 +232,7 @@ def test_cards_are_shared_by_who_names_the_same_claim() -> None:
     had = promised(here, claiming("a", "2", cpus))
     said = refused(here, had, claiming("b", "2", cpus))
     assert said == (
-        "claim default/the-cpus is pod a's and has CPUs, which belong to one container: "
+        "claim default/the-cpus of pod a has CPUs, which only one container can use: "
         "give each pod a claim of its own by a resourceClaimTemplate"
     )
 
@@ -253,8 +256,8 @@ def test_a_pod_has_of_a_shared_claim_what_its_containers_use() -> None:
     assert isinstance(after, Admitted), "d has it still"
     promises, _ = remove_pod(here, promises, "d")
     assert refused(here, promises, using("a", "nic")) == (
-        "claim default/both is pod b's and has no devices for request nic (released or never used): "
-        "the claim is allocated again when no pod has it"
+        "claim default/both of pod b has no devices for request nic (released or never used): "
+        "the claim is allocated again when no pod uses it"
     )
 
 
@@ -263,9 +266,9 @@ def test_two_claims_of_one_name_are_not_one() -> None:
     here = node(topology_manager_policy="none")
     nic = request("nic", "nodeagent.io", A_NIC)
     from_template, named = claiming("a", "1", template(nic)), claiming("b", "1", PodClaim("x", "a-own", spec=spec(nic)))
-    said = "claim default/a-own is pod a's: a claim from a template is called POD-NAME, and two have this name"
+    said = "claim default/a-own belongs to pod a: claims from templates are named POD-NAME, and two have this name"
     assert refused(here, promised(here, from_template), named) == said
-    assert refused(here, promised(here, named), from_template) == said.replace("pod a's", "pod b's")
+    assert refused(here, promised(here, named), from_template) == said.replace("pod a:", "pod b:")
 
 
 def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
@@ -286,11 +289,11 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", "3", template(request("cpus", count=2))),
-            'container app asks for 3 CPUs of its own, and its claims have 2 CPUs: give it cpu: "2" and its memory as requests and limits',
+            'container app requests 3 exclusive CPUs, but its claims have 2 CPUs: give it cpu: "2" and its memory as requests and limits',
         ),
         (
             claiming("a", None, template(request("cpus", count=1))),
-            'container app requests no exclusive CPUs, and its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
+            'container app requests no exclusive CPUs, but its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
         ),
         (
             claiming("a", "2", template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].clock > 1', count=2))),
@@ -353,7 +356,7 @@ def test_each_has_a_value_of_its_own() -> None:
         assert len(claim.devices) == 2
     three = claiming("a", "3", template(request("cpus", count=3), match=distinct))
     assert refused(here, initial(here), three) == (
-        "claim default/a-own: there are too few free devices with a dra.cpu/numaNodeID of their own each: request cpus is for 3 of 14"
+        "claim default/a-own: too few free devices have different values of dra.cpu/numaNodeID: request cpus is for 3 of 14"
     )
 
 
@@ -392,8 +395,8 @@ def test_a_claim_for_another_node_than_the_pod_asks_for_is_refused_with_both() -
     here = node(topology_manager_policy="none")
     one = claiming("a", "2", template(request("cpus", "dra.cpu", ON_NODE_1, count=2)), numa_node=0)
     assert refused(here, initial(here), one) == (
-        "claim default/a-own, request cpus: 2 wanted, 8 devices meet its selectors, 0 of them free (on NUMA node 0 alone, for which it "
-        "asks)"
+        "claim default/a-own, request cpus: 2 wanted, 8 devices meet its selectors, 0 of them free (only on NUMA node 0, which it "
+        "requires)"
     )
 
 
@@ -428,7 +431,7 @@ def test_what_is_had_by_a_claim_is_not_resized() -> None:
     assert isinstance(answer, NotResized)
     assert (answer.reason, answer.message) == (
         "ResizeInfeasible",
-        "container app has its CPUs by a claim, which stays as it is: change the claim with the pod",
+        "container app has its CPUs by a claim, which a resize can't change: change both, and restart the pod",
     )
     larger = replace(one, containers=(pods.app("app", "2", "128Mi", claims=one.containers[0].claims),))
     assert isinstance(resized(here, promises, one, larger, usage=usage_of((one,)), allocatable=None), Promises)

@@ -170,7 +170,7 @@ def test_hints_count_that_class_alone() -> None:
     assert held(admitted(found, asking), asking) == CpuSet.parse("0-3,10-11")
     alone = refused(managers(two, reserved="4", topology_manager_policy="single-numa-node"), asking)
     assert alone.reason is Reason.TOPOLOGY_AFFINITY
-    assert alone.message.endswith(" (performance cores alone, for which it asks)")
+    assert alone.message.endswith(" (only performance cores, which it requires)")
     one = pod("new", app(cpu="4"), core_class="performance")
     taken = admitted(found, pod("first", app(cpu="1"), core_class="performance", numa_node=0))
     decision = admit(found, taken, one)
@@ -205,11 +205,11 @@ def test_too_few_of_the_class_say_so() -> None:
     found = refused(managers(SMALL, reserved="0"), pod("new", app(cpu="5"), core_class="efficiency"))
     assert found.reason is Reason.UNEXPECTED_ADMISSION
     assert "requested=5, available=4" in found.message
-    assert found.message.endswith(" (efficiency cores alone, for which it asks)")
+    assert found.message.endswith(" (only efficiency cores, which it requires)")
 
 
 def test_what_is_nowhere_is_refused_whatever_the_policy() -> None:
-    shares = "it asks for efficiency cores, and for no CPUs of its own: the shared pool is on cores of any class"
+    shares = "it requires efficiency cores, but requests no exclusive CPUs: the shared pool is on cores of any class"
     slow = SMALL.without(CpuSet.parse("0-7"))
     for policy in POLICIES:
         node = managers(SMALL, reserved="0", topology_manager_policy=policy)
@@ -217,14 +217,12 @@ def test_what_is_nowhere_is_refused_whatever_the_policy() -> None:
             found = refused(node, pod("new", sharing, core_class="efficiency"))
             assert (found.reason, found.message) == (Reason.CORE_CLASS, shares)
         alike = refused(managers(topology_manager_policy=policy), pod("new", app(cpu="2"), core_class="performance"))
-        assert alike.message == "it asks for performance cores, and all cores of this machine are of one kind"
+        assert alike.message == "it requires performance cores, and all cores of this machine are of one kind"
         gone = refused(
             managers(slow, reserved="8", topology_manager_policy=policy),
             pod("new", app(cpu="2"), core_class="performance"),
         )
-        assert (
-            gone.message == "it asks for performance cores, and this machine has none: its cores are efficiency cores"
-        )
+        assert gone.message == "it requires performance cores, but this machine has only efficiency cores"
     off = build(SMALL, Placement())
     assert isinstance(off, Managers)
     assert refused(off, pod("new", app(cpu="2"), core_class="efficiency")).message == shares

@@ -813,7 +813,7 @@ def test_the_words_for_sharing() -> None:
         "its pod is not Guaranteed",
         "its CPU request is not a whole number",
         "the CPU request of its pod as a whole is not a whole number",
-        "its pod has resources of its own and the gate PodLevelResourceManagers is off",
+        "its pod has pod-level resources, and the gate PodLevelResourceManagers is off",
         "it runs in its pod's shared pool",
     ]
 

@@ -17,13 +17,19 @@ SMALL = pod("small", cgroup_only("main", cpu="1500m", memory="256Mi"))
     ("bounds", "held", "cpu", "memory", "said"),
     [
         (FOUR, 0, "4", "1Gi", None),
-        (FOUR, 0, "4001m", "1Gi", "your jobs would have 4001m CPUs together, jobs.maxCPUs is 4"),
+        (FOUR, 0, "4001m", "1Gi", "your jobs would have 4001m CPUs together; your limit is 4 (jobs.maxCPUs)"),
         (FOUR, 1, "2500m", "768Mi", None),
         (FOUR, 1, "3", "64Mi", "your jobs would have 4500m CPUs together"),
-        (FOUR, 1, "1", "769Mi", "your jobs would have 1025Mi of memory and huge pages together, jobs.maxMemory is 1Gi"),
-        (FOUR, 2, "1m", "1", "it would be your job number 3 at once, jobs.maxPerUser is 2"),
+        (
+            FOUR,
+            1,
+            "1",
+            "769Mi",
+            "your jobs would have 1025Mi of memory and huge pages together; your limit is 1Gi (jobs.maxMemory)",
+        ),
+        (FOUR, 2, "1m", "1", "it would be your job number 3 at a time; your limit is 2 (jobs.maxPerUser)"),
         (JobBounds("runners"), 9, "1000", "100Ti", None),
-        (JobBounds("runners"), 10, "1", "1", "jobs.maxPerUser is 10"),
+        (JobBounds("runners"), 10, "1", "1", "your limit is 10 (jobs.maxPerUser)"),
     ],
 )
 def test_what_a_user_may_have(bounds: JobBounds, held: int, cpu: str, memory: str, said: str | None) -> None:
@@ -36,7 +42,7 @@ def test_what_a_user_may_have(bounds: JobBounds, held: int, cpu: str, memory: st
 def test_idle_siblings_count_and_the_text_says_so() -> None:
     quiet = QuietRequest(settings=QuietSettings(idle_siblings=True))
     asked = replace(pod("asked", cgroup_only("main", cpu="6", memory="64Mi")), quiet=quiet)
-    said = "your jobs would have 6 CPUs together, idle siblings included, jobs.maxCPUs is 4 for you"
+    said = "your jobs would have 6 CPUs together, idle siblings included; your limit is 4 (jobs.maxCPUs)"
     assert find_exceeded_bound(FOUR, (), asked) == said
 
 

@@ -138,11 +138,11 @@ def test_each_container_asks_for_itself() -> None:
 @pytest.mark.parametrize(
     ("devices", "why"),
     [
-        (PlacedDevices(), "and this machine has no devices that anything could be near"),
-        (PlacedDevices(problem="cannot read it"), "and which devices there are is not known: cannot read it"),
+        (PlacedDevices(), "but this machine has no devices of any kind"),
+        (PlacedDevices(problem="cannot read it"), "but the devices of this machine are unknown: cannot read it"),
         (
             PlacedDevices.of(DEVICES, MACHINE_A),
-            "and this machine has none: it has eth0 (network), eth1 (network), nvme0 (nvme), nvme1 (nvme), card0 (gpu)",
+            "but this machine has only eth0 (network), eth1 (network), nvme0 (nvme), nvme1 (nvme), card0 (gpu)",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_whatever_names_say_a_refusal_is_a_line_that_can_be_printed() -> None:
     node = knowing(managers(), many, odd)
     decision = admit(node, initial(node), near("p", "2", "nvme0"))
     assert isinstance(decision, Rejected)
-    assert "it has eth0 eth1 eth2 and 297 more (network), \\x1b[2J\\udcff xxxx" in decision.message
+    assert "only eth0 eth1 eth2 and 297 more (network), \\x1b[2J\\udcff xxxx" in decision.message
 
 
 def test_a_virtual_function_is_a_device_as_any_other() -> None:

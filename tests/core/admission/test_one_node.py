@@ -149,8 +149,8 @@ def test_what_is_nowhere_is_refused_whatever_the_policy() -> None:
         asking = pod("new", app(cpu="2"), numa_node=2)
         missing = refused(node, asking)
         assert missing.reason is Reason.TOPOLOGY_AFFINITY
-        assert missing.message == "there is no NUMA node 2, for which it asks: this machine has 0-1"
-        shares = "it asks for NUMA node 1, and for no CPUs of its own: the shared pool is on every node"
+        assert missing.message == "it requires NUMA node 2, but the NUMA nodes of this machine are 0-1"
+        shares = "it requires NUMA node 1, but requests no exclusive CPUs: the shared pool is on every node"
         for sharing in (app(cpu="1500m"), app()):
             assert refused(node, pod("new", sharing, numa_node=1)).message == shares
     off = build(MACHINE_A, Placement())
@@ -166,7 +166,7 @@ def test_a_node_without_memory_has_none_to_give() -> None:
     asking = pod("new", app(cpu="2"), numa_node=1)
     assert (
         refused(managers(without_memory(MACHINE_A, 1)), asking).message
-        == "NUMA node 1, for which it asks, has no memory"
+        == "it requires NUMA node 1, which has no memory"
     )
     unknown = managers(without_memory(without_memory(MACHINE_A, 0), 1))
     assert placed(unknown, admitted(unknown, asking), asking)[0] == NumaSet.of(1), "of a machine that is described"

@@ -384,7 +384,7 @@ def test_what_kubelet_says_makes_a_pod_whole_and_a_refusal_is_decided_on_again_o
     runtime = Runtime(of)
     denied = runtime.create(WEB, "main", "m")
     assert isinstance(denied, Denial)
-    assert "kubelet's pods API (kubeletPodsSocket) has not told them" in denied.reason
+    assert "kubelet's pods API (kubeletPodsSocket) has not returned them" in denied.reason
     assert runtime.create(WEB, "main", "n") == denied, "nothing has changed"
     assert [event.kind for event in runtime.events] == [EventKind.POD_REFUSED]
     runtime.says[WEB.uid] = kubelets(WEB)

@@ -281,8 +281,8 @@ def test_only_where_the_topology_manager_has_promised_it() -> None:
 @pytest.mark.parametrize(
     ("cpus", "reason", "why"),
     [
-        ("9", RESIZE_INFEASIBLE, "container app would have 9 CPUs of its own, and there are 7 on NUMA node 0: "),
-        ("6", RESIZE_DEFERRED, "container app needs 2 more CPUs, and 0 are free on NUMA node 0: "),
+        ("9", RESIZE_INFEASIBLE, "container app would have 9 exclusive CPUs, but there are only 7 on NUMA node 0: "),
+        ("6", RESIZE_DEFERRED, "container app needs 2 more CPUs, but 0 are free on NUMA node 0: "),
     ],
 )
 def test_a_pod_stays_on_its_numa_nodes_and_one_that_is_made_anew_may_get_others(

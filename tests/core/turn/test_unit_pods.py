@@ -168,7 +168,7 @@ def test_the_second_pod_for_a_unit_is_refused_until_the_other_one_has_ended() ->
     agent.rest()
     refusal = entry(agent, "other").refusal
     assert refusal is not None
-    assert (refusal.reason, refusal.message) == (UNIT_TAKEN, "pod default/db stands for unit db.service already")
+    assert (refusal.reason, refusal.message) == (UNIT_TAKEN, "pod default/db already pins unit db.service")
     assert machine.writes[since:] == []
     agent.want(db("other"))
     agent.rest()
@@ -207,7 +207,7 @@ def test_a_change_to_anothers_unit_is_refused_and_the_pod_stays_as_it_is() -> No
     assert web.refused_change is not None
     assert (web.pod.uid, web.refused_change.refusal.reason) == ("one", UNIT_TAKEN)
     assert (web.refused_change.refusal.message, web.phase) == (
-        "pod default/db stands for unit db.service already",
+        "pod default/db already pins unit db.service",
         Phase.RUNNING,
     )
     assert machine.writes[since:] == []

@@ -166,7 +166,7 @@ def changed(text: str, old: str, new: str) -> list[str]:
             "count: 2: must be absent where allocationMode is All",
         ),
         ("smtEnabled'", "smtEnabled =='", "must be a CEL expression that is true or false for a device: "),
-        ("smtEnabled'", "smtEnabled && node == 1'", "node is not known: an expression is about `device`"),
+        ("smtEnabled'", "smtEnabled && node == 1'", "node is unknown: an expression can use only `device`"),
         ("{name: fast, ", "{", "firstAvailable[0].name"),
         (
             "numaNode, requests: [cpus, nic]",

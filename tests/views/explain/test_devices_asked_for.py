@@ -47,7 +47,7 @@ def near(cpu: str, *names: str) -> Pod:
         (near("2", "nvme0"), BEST, "it prefers to be near nvme0 (its NUMA node is unknown, so nothing is near it)"),
         (near("2", "eth0"), {}, "it prefers to be near eth0 (NUMA 1); without effect, because topologyManagerPolicy is none"),
         (near("2", "eth9"), {}, "it prefers to be near eth9 (no such device)"),
-        (near("2", "eth9"), {}, "DeviceUnavailable: it asks to be near eth9, and this machine has none: it has eth0 (network), nvme0"),
+        (near("2", "eth9"), {}, "DeviceUnavailable: it asks to be near eth9, but this machine has only eth0 (network), nvme0"),
         (near("2", "eth9"), {}, "What is missing see the message"),
         (near("2", "eth9"), {}, "* remove its preference to be near eth9"),
         (near("4", "eth0"), RESTRICTED, "no set of NUMA nodes suits all resources: eth0 would be on 1; cpu would be on 0"),

@@ -39,7 +39,7 @@ def explained(of: Pod, **placement: Any) -> str:
         ("9", "1Gi", 1, {"topology_manager_policy": "restricted"}, "the node is not large enough: it has 8 CPUs"),
         ("2", "8Gi", 1, BOOKS, "wants 8Gi of memory on the required NUMA node 1 7Gi of memory can still be allocated in total: 1Gi short"),
         ("500m", "1Gi", 1, {}, "container app has no exclusive CPUs: its CPU request is not a whole number"),
-        ("2", "1Gi", 7, {}, "there is no NUMA node 7, for which it asks: this machine has 0-1"),
+        ("2", "1Gi", 7, {}, "it requires NUMA node 7, but the NUMA nodes of this machine are 0-1"),
         ("2", "1Gi", 7, {}, "* let it require NUMA 0 instead of NUMA 7"),
     ],
 )  # fmt: skip

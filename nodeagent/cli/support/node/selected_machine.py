@@ -59,7 +59,9 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
     try:
         return topology_from_document(found), None
     except TopologyDocumentError as err:
-        raise CaptureError(path, f"{err.message}, and kind is not NodeCapture") from err
+        raise CaptureError(
+            path, f"it is no capture (kind: NodeCapture) and no description of a machine: {err.message}"
+        ) from err
 
 
 def is_unconfigured(options: argparse.Namespace) -> bool:

@@ -142,12 +142,12 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:
         why = "was not decided on before it was created" if wanted is None else "has no CPU left to run on"
-        return Denial(f"{starting.who} {why}: `nodeagent inspect` shows it; the kubelet tries again")
+        return Denial(f"{starting.who} {why}: see `nodeagent inspect`; the kubelet tries again")
     if not starting.effective or starting.overdue:
         may = f"may run on CPUs {starting.effective}" if starting.effective else "is in no cgroup that can be read"
         return Denial(
-            f"{starting.who} {may}, and was given {wanted.cpus}: the runtime did not get that (`journalctl -u nodeagent`: an agent that "
-            "ended meanwhile?), or another NRI plugin or program has changed it; the kubelet tries again"
+            f"{starting.who} {may}, but CPUs {wanted.cpus} are allocated to it: the runtime did not get the answer (did the agent end "
+            "meanwhile? see `journalctl -u nodeagent`), or another NRI plugin or program has changed it; the kubelet tries again"
         )
     in_the_way = ((one.who, one.effective if one.id and one.id in rivals else one.overdue) for one in others)
     late = [(who, shared) for who, cpus in in_the_way if (shared := cpus & wanted.exclusive_cpus)]
@@ -156,7 +156,7 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
     named = ", ".join(f"{who} ({cpus})" for who, cpus in sorted(late)[:_MAX_NAMED])
     more = f" and {len(late) - _MAX_NAMED} more" if len(late) > _MAX_NAMED else ""
     return Denial(
-        f"{starting.who} would share its CPUs {wanted.exclusive_cpus}: not left yet by {named}{more}; "
+        f"{starting.who} would share its exclusive CPUs {wanted.exclusive_cpus} with {named}{more}, which may still run there; "
         "see `nodeagent inspect`; the kubelet tries again"
     )
 

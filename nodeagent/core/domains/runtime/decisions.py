@@ -192,11 +192,13 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
     if node.world.config.placement.topology_manager_scope == "pod" and not found.is_whole:
         what = ", ".join(dict.fromkeys(f"{one.container} {one.what}".strip() for one in found.estimates))
         why = (
-            "kubelet's pods API says otherwise than kubelet has asked the runtime for: a resize that is not done?"
+            "kubelet's pods API and kubelet's request to the runtime differ, perhaps because a resize is not complete"
             if described.is_kubelets
-            else "kubelet's pods API (kubeletPodsSocket) has not told them; the pod's annotations can state them"
+            else "kubelet's pods API (kubeletPodsSocket) has not returned them; annotations of the pod can supply them"
         )
-        message = f"with topologyManagerScope pod all of it must be known, and these are estimates: {what}; {why}"
+        message = (
+            f"with topologyManagerScope pod, the whole pod must be known, but these values are estimates: {what}; {why}"
+        )
         return _refuse(draft, case, POD_NOT_KNOWN, message)
     if before is None and (other := state.entry(decide.key.pod_uid)) is not None:
         return _refuse(draft, case, UID_TAKEN, f"pod {other.pod.full_name} has its UID")

@@ -67,7 +67,7 @@ class Looks(Struct):
         """Use up a part of the budget. Raises NoWayError if less than this part is left."""
         self.left -= count
         if self.left < 0:
-            raise NoWayError("its claims can be met in too many ways to try all, and none of those tried fits")
+            raise NoWayError("there are too many ways to meet its claims to try all, and none of those tried fits")
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
@@ -94,7 +94,7 @@ def ways_to_meet(
     if selector_count * len(devices) > MOST_ASKED:
         limit = MOST_ASKED // len(devices)
         raise NoWayError(
-            f"its claims have {selector_count} selectors, and may have {limit} for the {len(devices)} devices there are"
+            f"its claims have {selector_count} selectors, more than the limit of {limit} on a node with {len(devices)} devices"
         )
     for wish in wishes:
         for way in wish.request.ways:
@@ -122,7 +122,7 @@ def ways_to_meet(
         for groups in _narrow_devices([(each,) for each in offered], _list_constraints(offered), looks):
             tried += 1
             if tried > MOST_TRIED:
-                raise NoWayError(f"there are more than {MOST_TRIED} ways to meet its claims, and none of these fits")
+                raise NoWayError(f"the first {MOST_TRIED} ways to meet its claims were tried, and none of them fits")
             allowed = None if groups is None else tuple(each for group in groups for each in group)
             if allowed is not None and matching(allowed, looks=looks) is not None:
                 found = True
@@ -322,10 +322,10 @@ def _explain_no_way(
             if about:
                 what = f"too few free devices have the same {constraint.attribute}"
                 if constraint.is_distinct:
-                    what = f"there are too few free devices with a {constraint.attribute} of their own each"
+                    what = f"too few free devices have different values of {constraint.attribute}"
                 return f"claim {wish.claim}: {what}: {' and '.join(about)}"
     claims = ", ".join(dict.fromkeys(wish.claim for wish in wishes))
-    return f"claim {claims}: its requests are for the same devices, and together for more than are free"
+    return f"claim {claims}: its requests compete for the same devices, and together need more than are free"
 
 
 def _describe_values(

@@ -86,7 +86,7 @@ def ways_to_place(
         yield from placing.ways(_list_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
         unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
-        where = "" if demand.numa_node is None else f" (on NUMA node {demand.numa_node} alone, for which it asks)"
+        where = "" if demand.numa_node is None else f" (only on NUMA node {demand.numa_node}, which it requires)"
         yield Refusal(Reason.CLAIM, f"{err}{where}{unknown}")
 
 
@@ -202,7 +202,7 @@ class _Placing:
             parts = [one for other in uids for one in claims_of(promises, other) if one.claim == full_name]
             if claim.template or any(one.is_own for one in parts):
                 raise _MisfitError(
-                    f"claim {full_name} is pod {uid}'s: a claim from a template is called POD-NAME, and two have this name"
+                    f"claim {full_name} belongs to pod {uid}: claims from templates are named POD-NAME, and two have this name"
                 )
             devices = tuple(dict.fromkeys(device for one in parts for device in one.devices))
             own = promises.of_pod(self._pod.uid)
@@ -212,14 +212,14 @@ class _Placing:
             for request in claim.spec.requests if claim.spec else ():
                 if request.name not in allocated_requests and self._find_users(claim.name, request.name):
                     raise _MisfitError(
-                        f"claim {full_name} is pod {uid}'s and has no devices for request {request.name} (released or never used): "
-                        "the claim is allocated again when no pod has it"
+                        f"claim {full_name} of pod {uid} has no devices for request {request.name} (released or never used): "
+                        "the claim is allocated again when no pod uses it"
                     )
             for one in devices:
                 if one.driver != CARD_DRIVER:
                     what = "CPUs" if one.driver == CPU_DRIVER else "memory"
                     raise _MisfitError(
-                        f"claim {full_name} is pod {uid}'s and has {what}, which belong to one container: "
+                        f"claim {full_name} of pod {uid} has {what}, which only one container can use: "
                         "give each pod a claim of its own by a resourceClaimTemplate"
                     )
                 if not self._find_users(claim.name, one.request.partition("/")[0]):
@@ -403,10 +403,10 @@ class _Placing:
         way_out = f'cpu: "{len(cpus)}" and its memory as requests and limits'
         if not requested:
             raise _MisfitError(
-                f"container {container.name} requests no exclusive CPUs, and {claim_text}: give it {way_out}"
+                f"container {container.name} requests no exclusive CPUs, but {claim_text}: give it {way_out}"
             )
         raise _MisfitError(
-            f"container {container.name} asks for {requested} CPUs of its own, and {claim_text}: give it {way_out}"
+            f"container {container.name} requests {requested} exclusive CPUs, but {claim_text}: give it {way_out}"
         )
 
     def _allocate_memory(
@@ -420,7 +420,7 @@ class _Placing:
                 claim_text = f"its claims have {Quantity.of_bytes(size)} of {resource}"
                 text = str(Quantity.of_bytes(requested[resource])) if resource in requested else "none"
                 raise _MisfitError(
-                    f"container {name} asks for {text}, and {claim_text}: give it that as request and limit"
+                    f"container {name} requests {text}, but {claim_text}: give it this amount as request and limit"
                 )
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put_item(before.hints, name, Hint(nodes, preferred=False)))
@@ -434,9 +434,7 @@ class _Placing:
             raise _MisfitError(f"the memory of container {name}: {allocation.refusal.message}")
         held = allocation.promises.of_pod(self._pod.uid)
         if any(block.nodes != nodes for block in held.of(MemoryHoldings).blocks(name) or ()):
-            raise _MisfitError(
-                f"the memory of container {name} doesn't fit on NUMA node {nodes}, which its claims have"
-            )
+            raise _MisfitError(f"the memory of container {name} doesn't fit on NUMA node {nodes} of its claims")
         after = with_pod(allocation.promises, self._pod.uid, replace(held, hints=before.hints))
         return after, tuple(d for d in allocation.deltas if d.series != Series(MEMORY_REQUESTS))
 

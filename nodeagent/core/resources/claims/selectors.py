@@ -47,7 +47,7 @@ def check(expression: str) -> None:
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
     unknown = [name for name in program.variables() if name not in known]
     if unknown:
-        raise SelectorError(f"{unknown[0]} is not known: an expression is about `device`")
+        raise SelectorError(f"{unknown[0]} is unknown: an expression can use only `device`")
 
 
 def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
@@ -71,7 +71,9 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
     with _convert_errors(f"{_quote(expression)}, of {device.name}"):
         answer = program.execute(cel.Context({"device": _convert_device(device, domains)}, _FUNCTIONS))
     if not isinstance(answer, bool):
-        raise SelectorError(f"it must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}")
+        raise SelectorError(
+            f"an expression must be true or false, not {_shorten_to_line(repr(answer))}: {_quote(expression)}"
+        )
     return answer
 
 
@@ -93,19 +95,19 @@ def _convert_errors(what: str) -> Iterator[None]:
 @lru_cache(maxsize=256)
 def _compile(expression: str) -> tuple[Any, frozenset[str]]:
     if len(expression.encode()) > LONGEST:
-        raise SelectorError(f"an expression has at most {LONGEST} bytes, this one {len(expression.encode())}")
+        raise SelectorError(f"an expression of {len(expression.encode())} bytes exceeds the limit of {LONGEST}")
     depth = deepest = 0
     for character in expression:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
     if deepest > _MAX_DEPTH:
-        raise SelectorError(f"brackets are {deepest} deep, and may be {_MAX_DEPTH}")
+        raise SelectorError(f"brackets are nested {deepest} deep, more than the limit of {_MAX_DEPTH}")
     longest = (
         1 + expression.count(",") + expression.count("+")
         # A list in an expression is a literal or a concatenation of lists, so the number of these characters limits its length.
     )
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
-        raise SelectorError("it goes through lists within lists of too many values")
+        raise SelectorError("it loops over nested lists with too many values")
     with _convert_errors(_quote(expression)):
         program = cel.compile(expression)
     return program, frozenset(one or other for one, other in _DOMAIN.findall(expression))

@@ -173,9 +173,9 @@ def _explain_change(
     if lost - online:
         parts.append(f"CPUs {lost - online} are not online")
     if len(new_cpus) < wanted:
-        parts.append(f"degraded: has {len(new_cpus)} of {wanted} CPUs of its own, no more are available; {AGAIN}")
+        parts.append(f"degraded: has {len(new_cpus)} of {wanted} exclusive CPUs, no more are available; {AGAIN}")
     elif not parts:
-        parts.append("whole CPUs of its own are available now" if not old_cpus else "its set could not stay as it was")
+        parts.append("exclusive CPUs are available for it now" if not old_cpus else "it could not keep its CPUs")
     return "; ".join(parts)
 
 

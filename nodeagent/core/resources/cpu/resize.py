@@ -95,7 +95,7 @@ def _choose_more(
         stay_text = topology.stays
     if now.cpus > all_cpus.bit_count():
         return refuse_resize_for_good(
-            f"container {now.name} would have {now.cpus} CPUs of its own, and there are {all_cpus.bit_count()}{node_text}{stay_text}"
+            f"container {now.name} would have {now.cpus} exclusive CPUs, but there are only {all_cpus.bit_count()}{node_text}{stay_text}"
         )
     missing = now.cpus - len(own)
     available = CpuSet(free) | (_find_cpus_of_ended_inits(promises, pod, now) & CpuSet(all_cpus))
@@ -109,7 +109,7 @@ def _choose_more(
         return split_refusal
     if missing > len(available):
         count_text = f"{len(available)} {'is' if len(available) == 1 else 'are'} free"
-        return defer_resize(f"container {now.name} needs {missing} more CPUs, and {count_text}{node_text}{stay_text}")
+        return defer_resize(f"container {now.name} needs {missing} more CPUs, but {count_text}{node_text}{stay_text}")
     chosen = _choose_including(manager, question, own, NumaMask(nodes.bits))
     veto = manager.vetoed(question, chosen) if manager.chooser is not None and isinstance(chosen, CpuSet) else None
     return chosen if veto is None else defer_resize(veto.message)

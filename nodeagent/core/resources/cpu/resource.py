@@ -110,7 +110,7 @@ class CpuResource(Resource, frozen=True):
         if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
             message += " (settings of cores need whole cores)"
         if pod.core_class is not None and refusal.reason not in _REASONS_WITHOUT_CORES:
-            message += f" ({pod.core_class} cores alone, for which it asks)"
+            message += f" (only {pod.core_class} cores, which it requires)"
         filters = {Point.FILTER.value, Point.POST_FILTER.value}
         names = [one.name for one in self.manager.plugins if one.code is not None and filters & one.code.points]
         if names and refusal.reason not in _REASONS_WITHOUT_CPUS:

@@ -188,7 +188,7 @@ def _allocate_new(
     if answer is not None:
         kept_bytes = count_answer_bytes(promises, resource) + len(answer)
         if kept_bytes > MAX_ANSWERS_BYTES:
-            why = f"all its answers that pods hold have {kept_bytes} bytes, and at most {MAX_ANSWERS_BYTES} are kept"
+            why = f"its stored answers for all pods would have {kept_bytes} bytes, more than the limit of {MAX_ANSWERS_BYTES}"
             return Allocation(promises, refusal=wrap_unexpected(f"the device plugin of {resource}: {why}"))
         of_devices = of_devices.with_answer(name, resource, answer)
     return Allocation(with_pod(promises, uid, held.having(of_devices)))

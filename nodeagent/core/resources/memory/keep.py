@@ -172,9 +172,9 @@ def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) 
     gone = old_nodes - NumaSet.from_ids(node.id for node in manager.machine)
     parts = [f"NUMA nodes {gone} are gone"] if gone else []
     if lacks:
-        parts.append(f"degraded: no NUMA node has room for what it asks for; {AGAIN}")
+        parts.append(f"degraded: no NUMA node has enough free memory for it; {AGAIN}")
     elif not parts:
-        parts.append("memory can be allocated to it now" if not old_nodes else "its memory could not stay where it was")
+        parts.append("memory is available for it now" if not old_nodes else "it could not keep its memory")
     return "; ".join(parts)
 
 

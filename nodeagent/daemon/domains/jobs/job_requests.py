@@ -127,7 +127,12 @@ class JobRequests:
             self._jobs.give_up(pod.uid)
             if ticket:
                 why = "the agent was busy" if entry is None or entry.refusal is None else entry.refusal.message
-                return {"refused": {"reason": "WaitedTooLong", "message": f"no room within the time of --wait: {why}"}}
+                return {
+                    "refused": {
+                        "reason": "WaitedTooLong",
+                        "message": f"the job could not start within the time of --wait: {why}",
+                    }
+                }
             raise JobRequestError(
                 f"the job could not start within {MAX_TURN_SECONDS:.0f} s",
                 hint="`nodeagent inspect` and `journalctl -u nodeagent` say why",
@@ -195,7 +200,7 @@ class JobRequests:
             sizes = {len(core) for core in topology.cores.values() if core & of_class}
             if len(sizes) != 1:
                 raise JobRequestError(
-                    f"the cores have {' or '.join(map(str, sorted(sizes)))} threads, so it is open how many are to be idle",
+                    f"the cores have {' or '.join(map(str, sorted(sizes)))} threads, so it is ambiguous how many of them stay idle",
                     hint="name a class with `--core-class`, or use all threads with `--threads-per-core all`",
                 )
             amounts = {**amounts, CPU: str(replace(cpus, nano=cpus.nano * sizes.pop()))}
@@ -270,14 +275,14 @@ class JobRequests:
             own, every = self._queued[peer.uid], self._queued.total()
             if every >= limits.queued or (own >= limits.queued_per_user and peer.uid not in limits.unbounded):
                 raise JobRequestError(
-                    f"{every} jobs ({own} of yours) wait for room already, and nothing was decided",
+                    f"{every} jobs ({own} of yours) are already waiting for room, so this job was not accepted",
                     hint="try again when some of the waiting jobs have started or ended (`nodeagent queue` lists them)",
                 )
             return
         own, every = self._waiting[peer.uid], self._waiting.total()
         if every >= limits.waiting or (own >= limits.waiting_per_user and peer.uid not in limits.unbounded):
             raise JobRequestError(
-                f"{every} jobs ({own} of yours) wait for the agent already, and nothing was decided",
+                f"{every} jobs ({own} of yours) are already waiting for a decision, so this job was not accepted",
                 hint="try again in a second; `journalctl -u nodeagent` shows what delays the agent",
             )
 
@@ -367,14 +372,17 @@ class JobRequests:
         if pod.asks_for_devices:
             what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
-                f"only root's jobs may have devices of their own: it asks for {what}",
+                f"only root's jobs may have exclusive devices, and this job requests {what}",
                 hint="ask to be near the device (--near), or run the job by `sudo nodeagent job`",
             )
         while True:
             living, ended = self._jobs.records_of_user(user)
             passed = self._find_exceeded(bounds, living, pod, reservation)
             if passed is not None:
-                raise JobRequestError(passed, hint="wait until one of your jobs ends; root may change `jobs:`")
+                raise JobRequestError(
+                    passed,
+                    hint="wait until one of your jobs ends; root can raise the limit (`jobs:` in the configuration)",
+                )
             if self._find_exceeded(bounds, (*living, *ended), pod, reservation) is None:
                 return bounds
             await asyncio.sleep(_LOOK_SECONDS)
@@ -396,7 +404,9 @@ class JobRequests:
     def _bounds(self) -> JobBounds:
         bounds = self._agent.node.config.jobs
         if bounds is None:
-            raise JobRequestError("only root may run jobs here", hint="`jobs:` in the configuration allows others")
+            raise JobRequestError(
+                "only root may run jobs here", hint="root can allow other users by `jobs:` in the configuration"
+            )
         return bounds
 
     async def _look_up(self, user: int, bounds: JobBounds) -> JobBounds:
@@ -413,7 +423,7 @@ class JobRequests:
                 found = await asyncio.get_running_loop().run_in_executor(self._lookups, _find_bounds, user, bounds)
         except TimeoutError as err:
             raise JobRequestError(
-                f"the user database has not said within {self._limits.lookup_seconds:.0f} s whether user {user} is in the group "
+                f"the user database has not answered within {self._limits.lookup_seconds:.0f} s whether user {user} is in the group "
                 f"{bounds.group}",
                 hint=f"try again; if `getent passwd {user}` hangs, too, see /etc/nsswitch.conf for the services that it asks",
             ) from err

@@ -263,7 +263,7 @@ class Jobs:
                 if (known.ticket, known.pid, known.start_ticks) == (ticket, owner.pid, owner.start_ticks):
                     before, job.answer = job.answer, Future()
                     if before is not None and before.set_running_or_notify_cancel():
-                        hint = "its last request has the answer"
+                        hint = "the agent answers only the last request of an owner"
                         before.set_exception(JobNotKeptError("the job's owner has asked again", hint=hint))
                     self._wake()
                     return known.pod, job.answer

@@ -46,7 +46,7 @@ class Reservations:
         """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 
     def _read(self) -> tuple[Reservation, ...]:
-        found, problem = None, "it has another form"
+        found, problem = None, "its format is invalid"
         try:
             content = state_files.read(self._path, max_bytes=_MAX_BYTES)
             found = () if content is None else parse_reservations(content)

@@ -343,7 +343,7 @@ class RuntimeDomain(PassiveDomain):
         unprepared: list[tuple[Message, tuple[Todo, ...]]] = []
         pool = find_shared_pool(state, node)
         pinned = tuple(
-            Occupant(f"unit {unit}, pinned by a pod that is not known now", cpus, None)
+            Occupant(f"unit {unit}, pinned by a pod that is unknown at the moment", cpus, None)
             for unit, cpus in unclear_units(node.world.observed).items()
         )
         for asked, todo in pending.calls:

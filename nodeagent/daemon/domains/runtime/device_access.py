@@ -50,11 +50,11 @@ def find_device_access(
             # if two resources set the same variable, the value of the first resource is used
             variables = dict(container_variables(((resource, answer),), own)) | variables
         except ProtobufError as err:
-            return f"what the device plugin of {resource} has answered: {err}"
+            return f"invalid answer of the device plugin of {resource}: {err}"
         if part.cdi_devices and not takes_cdi:
             return (
-                f"the device plugin of {resource} names CDI devices ({', '.join(part.cdi_devices)}), which this runtime takes from "
-                "NRI 0.7 on (containerd 2.0)"
+                f"the device plugin of {resource} names CDI devices ({', '.join(part.cdi_devices)}), which this runtime supports "
+                "only from NRI 0.7 on (containerd 2.0)"
             )
         for named in part.files:
             try:

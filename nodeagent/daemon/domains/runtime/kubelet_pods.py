@@ -21,7 +21,7 @@ from nodeagent.formats.wire.grpc_messages import Status
 
 KUBELET = GrpcServerKind(
     "kubelet's pods API",
-    hint="is it kubelet's (1.37 or later)? `ss -lxp` shows whose; see `journalctl -u kubelet`",
+    hint="is it kubelet's (1.37 or later)? `ss -lxp` shows the program that listens; see `journalctl -u kubelet`",
     hint_if_late="it may be stopped or overloaded: `systemctl status kubelet`",
 )
 PATIENCE_SECONDS = 0.25

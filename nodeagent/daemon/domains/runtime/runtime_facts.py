@@ -106,7 +106,7 @@ class _Visitor:
         finally:
             bell.cancel()
         if self._runtime is None or not self._is_taken:
-            why = f"it has not taken a plugin within {_SECONDS:g} s"
+            why = f"it has not accepted a plugin within {_SECONDS:g} s"
             raise NriError(self._path, why, "see `journalctl -u containerd`: another plugin may hold it up")
         return self._runtime
 

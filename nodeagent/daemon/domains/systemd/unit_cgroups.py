@@ -200,7 +200,7 @@ class UnitCgroups:
         The properties aren't set while the parent cgroup has none of the wanted CPUs or nodes. In that case the kernel would grant the unit
         all CPUs or nodes of the parent, which may be allocated to other pods.
         """
-        hint = "a slice around the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of those in `systemctl status`"
+        hint = "a slice that contains the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of the slices in `systemctl status`"
         cgroup = self._known[unit].cgroup
         self._wait(unit, lambda: _files_that_grant_nothing(wanted, self._find_ancestor(cgroup)), hint)
         self._set(unit, wanted.allowed_cpus or None, wanted.allowed_memory_nodes or None)

@@ -160,7 +160,7 @@ class UnitDevices:
                 if holder is None:
                     found.add(file)
                 elif left_out is None:
-                    why = f"unit {unit} is not allowed {file.path} yet, as systemd could not take it from {holder}"
+                    why = f"unit {unit} may not use {file.path} yet, because systemd could not withdraw this file from {holder}"
                     left_out = UnitsError(why, hint=f"systemctl show {holder} --property=DeviceAllow")
         return frozenset(found), left_out
 

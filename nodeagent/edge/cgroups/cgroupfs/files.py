@@ -45,8 +45,8 @@ _HINTS = {
     errno.ENODEV: "another program has removed this cgroup: the pods' cgroups belong to the agent; see `systemctl status nodeagent-pods`",
     errno.EBUSY: "the cgroup has both processes and children, which cgroup v2 forbids; see its cgroup.procs",
     errno.EAGAIN: "too many cgroups: see cgroup.max.descendants and cgroup.max.depth of the cgroups above",
-    errno.ENOSPC: "the kernel has no room for it: compare cpuset.*.effective of the cgroups above, and count the cgroups in /proc/cgroups",
-    errno.EINVAL: "the kernel does not know such a value: do these CPUs and nodes exist? see `nodeagent topology`, and dmesg",
+    errno.ENOSPC: "no CPUs are left, or too many cgroups exist: compare cpuset.*.effective of the cgroups above, and see /proc/cgroups",
+    errno.EINVAL: "the kernel does not accept this value: do these CPUs and nodes exist? see `nodeagent topology`, and dmesg",
     errno.ERANGE: "the value is out of the kernel's bounds: compare the pod's resources with `nodeagent inspect`",
     errno.EOPNOTSUPP: "another program has made the cgroup threaded: see cgroup.type there and above",
 }
@@ -67,7 +67,7 @@ def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
 
 
 def _make_syntax_error(file: Path, reason: str) -> CgroupError:
-    hint = "the kernel does not write such text: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
+    hint = "this is no text of the kernel: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
     return CgroupError(f"cannot parse {file}: {reason}", path=str(file), error=None, hint=hint)
 
 

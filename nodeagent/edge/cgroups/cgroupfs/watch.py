@@ -41,7 +41,7 @@ class CgroupWatchError(NodeAgentError):
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(
             f"cannot watch {path}: {cause.strerror or cause}",
-            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then changes are found at each period",
+            hint="raise fs.inotify.max_user_watches or max_user_instances (`sysctl -w`); until then, changes are found at the next check",
         )
 
 

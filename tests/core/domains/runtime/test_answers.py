@@ -178,14 +178,14 @@ def test_a_shared_container_begins_beside_others() -> None:
 def test_who_has_not_left_is_named() -> None:
     found = reason(check_start(STARTING, [shared("b", "0-3", "0-1"), shared("a", "3", "0"), shared("c", "0", "0")]))
     assert found == (
-        "pod default/db, container server would share its CPUs 2-3: not left yet by a (3), b (2-3); "
+        "pod default/db, container server would share its exclusive CPUs 2-3 with a (3), b (2-3), which may still run there; "
         "see `nodeagent inspect`; the kubelet tries again"
     )
 
 
 def test_of_many_that_have_not_left_five_are_named() -> None:
     found = reason(check_start(STARTING, [shared(f"c{n}", "0-3", "0-1") for n in range(9)]))
-    assert "c4 (2-3) and 4 more; see" in found
+    assert "c4 (2-3) and 4 more, which may" in found
 
 
 def test_a_container_of_the_same_pod_that_may_stay_stays() -> None:
@@ -196,12 +196,12 @@ def test_a_container_of_the_same_pod_that_may_stay_stays() -> None:
 def test_a_rival_in_the_way_is_named_though_it_may_stay() -> None:
     old, ended = alone("old", "2-3", "2-3"), alone("ended", "", "2-3")
     assert check_start(STARTING, [old, ended]) is None
-    assert "not left yet by old (2-3)" in reason(check_start(STARTING, [old, ended], ("old", "ended")))
+    assert "with old (2-3)" in reason(check_start(STARTING, [old, ended], ("old", "ended")))
     assert check_start(STARTING, [ended], ("old", "ended")) is None
 
 
 def test_an_undecided_container_in_the_way_is_named() -> None:
-    assert "not left yet by x (2-3)" in reason(check_start(STARTING, [Occupant("x", cpus("0-3"), None)]))
+    assert "with x (2-3)" in reason(check_start(STARTING, [Occupant("x", cpus("0-3"), None)]))
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,14 @@ def test_an_undecided_container_in_the_way_is_named() -> None:
     [
         (
             replace(STARTING, effective=cpus("0-3")),
-            "server may run on CPUs 0-3, and was given 2-3: the runtime did not get that",
+            "server may run on CPUs 0-3, but CPUs 2-3 are allocated to it: the runtime did not get the answer",
         ),
-        (replace(STARTING, effective=CpuSet()), "server is in no cgroup that can be read, and was given 2-3"),
-        (replace(STARTING, wanted=None), "server was not decided on before it was created: `nodeagent inspect`"),
-        (replace(STARTING, wanted=WantedPlacement(CpuSet())), "server has no CPU left to run on: `nodeagent inspect`"),
+        (replace(STARTING, effective=CpuSet()), "server is in no cgroup that can be read, but CPUs 2-3 are allocated"),
+        (replace(STARTING, wanted=None), "server was not decided on before it was created: see `nodeagent inspect`"),
+        (
+            replace(STARTING, wanted=WantedPlacement(CpuSet())),
+            "server has no CPU left to run on: see `nodeagent inspect`",
+        ),
     ],
 )
 def test_a_container_that_is_not_where_it_should_be_does_not_begin(starting: Occupant, text: str) -> None:

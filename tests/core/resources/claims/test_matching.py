@@ -232,7 +232,7 @@ def test_looking_for_values_of_their_own_ends() -> None:
     there = tuple(ClaimableDevice("x", f"d{number}", (("x/id", number % 24),)) for number in range(240))
     requests = tuple(ClaimRequest(f"r{number}", (DeviceRequest("", "x", ("true",), 13),)) for number in range(2))
     spec = ClaimSpec(requests, (MatchAttribute("x/id", is_distinct=True),))
-    with pytest.raises(NoWayError, match="more than"):
+    with pytest.raises(NoWayError, match="ways to meet its claims were tried"):
         list(ways_to_meet([Wish("n/c", "c", spec, each) for each in requests], there, lambda _one, _way: True))
 
 
@@ -248,7 +248,9 @@ def test_asking_ends() -> None:
         for place in range(32)
     )
     wishes = [Wish("n/c", "c", ClaimSpec(requests), each) for each in requests]
-    with pytest.raises(NoWayError, match="its claims have 8192 selectors, and may have 7812 for the 64 devices"):
+    with pytest.raises(
+        NoWayError, match="its claims have 8192 selectors, more than the limit of 7812 on a node with 64 devices"
+    ):
         list(ways_to_meet(wishes, there, lambda _one, _way: True))
 
 

@@ -402,7 +402,7 @@ def test_the_answers_that_pods_hold_are_bounded_by_plugin() -> None:
     promises = admitted(node, *(pod(uid, app(cpu="1", devices={GPU: 1})) for uid in ("a", "b")))
     refused = admit(node, promises, pod("c", app(cpu="1", devices={GPU: 1})))
     assert isinstance(refused, Rejected)
-    assert f"the device plugin of {GPU}: all its answers that pods hold have 6291456 bytes" in refused.message
+    assert f"the device plugin of {GPU}: its stored answers for all pods would have 6291456 bytes" in refused.message
     other = admit(node, promises, pod("c", app(cpu="1", devices={NIC: 1})))
     assert isinstance(other, Admitted), "another plugin's answers count on their own"
     promises, _ = remove_pod(node, other.promises, "a")

@@ -46,5 +46,5 @@ def make(options: Mapping[str, str]) -> SpreadCaches:
         ValueError: options are given.
     """
     if options:
-        raise ValueError("it has none")
+        raise ValueError("it has no options")
     return SpreadCaches()
