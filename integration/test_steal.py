@@ -13,6 +13,7 @@ import pytest
 
 from integration.guest.cache import REPOSITORY
 from integration.guest.emulator import emulator_command
+from integration.guest.errors import EmulatorFailedError, GuestError
 from integration.guest.guest import Guest
 from integration.guest.images import Image, guest_image
 from integration.guest.machine import TWO_SOCKETS, Node
@@ -75,6 +76,7 @@ BUSY = "systemd-run -q --unit=busy -p CPUAffinity=1 -p CPUWeight=50 bash -c 'whi
 
 
 @pytest.mark.long  # tests/cli/test_run_report.py has steal in files
+@pytest.mark.flaky(reruns=2, only_rerun=GuestError)  # the emulator spoils some inner guests: one stops, or resets
 def test_time_that_a_busy_hypervisor_takes_is_named_first_in_nine_runs_of_ten(tmp_path: Path) -> None:
     """And in none of the runs before, when the hypervisor is idle."""
     image = guest_image(DEBIAN_13)
@@ -119,6 +121,7 @@ def boot_inner(outer: Guest) -> None:
 
 def reports(outer: Guest) -> list[Document]:
     """Wait for the reports of one job."""
-    lines = outer.run(f"head -n {RUNS} {PORT}.out", timeout_seconds=900).stdout.splitlines()
-    assert len(lines) == RUNS, outer.run("cat /run/console; journalctl -u inner").stdout
+    lines = outer.run(f"head -n {RUNS} {PORT}.out", timeout_seconds=500).stdout.splitlines()
+    if len(lines) < RUNS:
+        raise EmulatorFailedError("the inner guest ended", outer.run("cat /run/console; journalctl -u inner").stdout)
     return [json.loads(line) for line in lines]
