@@ -37,7 +37,8 @@ demo: guest-packages
 test: guest-packages
 	$(PYTEST) $(AT_ONCE) tests integration
 
-# Every test but the long forms in guests, in at most 25 minutes: in at most four guests (a failure takes one more), two at a time.
+# Every test but the long forms in guests, in some 45 minutes on two processors: in at most four guests (a failure takes one more), two
+# at a time.
 test-all: guest-packages
 	$(PYTEST) $(AT_ONCE) --all tests integration
 
