@@ -34,12 +34,12 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_j
 
 KIND = "NodeCapture"
 VERSION = 1
-"""Version of the format. The version doesn't change with new fields, and fields are never renamed or removed."""
+"""Version of the format. New fields don't change the version, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Name, next to the names of a cgroup's files, of an entry with CPUs that the cgroup's processes may use but should not."""
+"""Name of an entry beside a cgroup's files. The entry has the CPUs that the cgroup's processes may use but shouldn't."""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
-"""Names, next to the names of the files of a unit's cgroup, of the entries for the properties set in systemd."""
+"""Names of entries beside the files of a unit's cgroup. The entries have the properties that are set in systemd."""
 LEFT_OUT = ("left-out",)
 """Text that replaces a container's command."""
 
@@ -60,16 +60,16 @@ class Capture(Struct, frozen=True):
     nodeagent: str
     """Version of the program that created the capture."""
     kernel: str
-    """Kernel release. Empty if the release is unknown, for instance for a copied root."""
+    """Kernel release. It is empty if the release is unknown, for instance for a copied root directory."""
     hostname: str
-    """Name of the host. Empty if unknown."""
+    """Name of the host. It is empty if the name is unknown."""
     sample: SysfsSample
     observation: Observation
     agent: NodeView | None = None
-    """The agent's view of the node. None if there was neither an agent nor a configuration."""
+    """The agent's view of the node. None means that there was neither an agent nor a configuration."""
     settings: Settings = field(default_factory=Settings)
     devices: SysfsSample | None = None
-    """Files of PCI devices. None if they were not read, as in captures of older versions."""
+    """Files of PCI devices. None means that they weren't read, as in captures of older versions."""
 
 
 def encode_capture(capture: Capture) -> str:
@@ -78,7 +78,7 @@ def encode_capture(capture: Capture) -> str:
 
 
 def capture_document(capture: Capture) -> Document:
-    """Format a capture as JSON values, without secrets and without the agent's paths."""
+    """Convert a capture to JSON values, without secrets and without the agent's paths."""
     observed, view, cgroups = capture.observation, None, None
     if capture.agent is not None:
         view = view_document(replace(capture.agent, state=without_secrets(capture.agent.state)))
@@ -123,7 +123,9 @@ def capture_document(capture: Capture) -> Document:
 
 
 def _format_sample(sample: SysfsSample) -> Document:
-    """Format a sample of /sys and /proc. Values that change all the time, and unneeded values that may be secret, are left out."""
+    """Convert a sample of /sys and /proc to JSON values. Constantly changing values are left out, and so are unneeded values that may be
+    secret.
+    """
     files = {}
     for path, text in sample.files.items():
         name = path.rpartition("/")[2]
@@ -139,7 +141,7 @@ def _format_sample(sample: SysfsSample) -> Document:
 
 
 def without_secrets(state: NodeState) -> NodeState:
-    """Remove possible secrets from every pod. A container with a command keeps a placeholder for it."""
+    """Return the state without possible secrets of pods. If a container has a command, a placeholder replaces it."""
 
     def strip_container(container: Container) -> Container:
         return replace(container, command=LEFT_OUT if container.command else (), args=(), env=())
@@ -156,7 +158,7 @@ def without_secrets(state: NodeState) -> NodeState:
 
 
 def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
-    """Format the contents of a cgroup's files as the kernel does."""
+    """Format the contents of a cgroup's files in the kernel's notation."""
     files = {
         "cgroup.controllers": " ".join(sorted(observed.controllers)),
         "cgroup.subtree_control": " ".join(sorted(observed.subtree_control)),
@@ -177,10 +179,10 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Decode a capture. If the document is of another kind, such as the description of a machine, return the document undecoded.
+    """Decode a capture. If the document is of another kind, such as a description of a machine, return it undecoded.
 
     Raises:
-        CaptureError: the document is invalid; the error names the field.
+        CaptureError: the document is invalid. The error names the field.
     """
     try:
         document = parse_json(content)

@@ -1,4 +1,4 @@
-"""Command line and start of the launcher: takes the lock, becomes subreaper (prctl(2)), listens and serves."""
+"""Command line and start of the launcher. It takes the lock, becomes a subreaper (prctl(2)), listens on its socket and serves."""
 
 from __future__ import annotations
 

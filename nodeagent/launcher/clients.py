@@ -50,7 +50,7 @@ class Clients:
             client.close()
 
     def send(self, client: socket.socket, message: Mapping[str, Any], *, is_wakeup: bool = False) -> None:
-        """Send a message, and drop a client that doesn't read. A client with an unread wake-up needs no second wake-up."""
+        """Send a message, and disconnect a client that doesn't read. A client with an unread wake-up gets no second wake-up."""
         if client not in self.subscribed:
             return
         try:

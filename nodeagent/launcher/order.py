@@ -1,6 +1,6 @@
-"""Parsing and checking of requests, only as far as needed for the launcher's own safety.
+"""Parser of requests. It checks requests only as far as the launcher's own safety requires.
 
-Other mistakes make the container's process fail.
+Any other mistake makes the container's process fail.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileWrite:
-    """Value to write to a kernel file."""
+    """A value to write to a file of the kernel."""
 
     path: Path
     value: str
@@ -73,7 +73,7 @@ class FileWrite:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThreadMove:
-    """New CPU affinity of a kernel thread. The start time distinguishes this thread from a later one with the same ID."""
+    """New CPU affinity of a kernel thread. The start time distinguishes the thread from a later thread with the same ID."""
 
     pid: int
     start_ticks: int
@@ -103,7 +103,7 @@ def parse_order(message: Mapping[str, Any], root: Path | None) -> Order:
 
 
 def parse_partition(message: Mapping[str, Any], root: Path | None) -> tuple[Path, str]:
-    """Return the file and the value of a partition request. Raise RefusedError if they aren't allowed."""
+    """Return the file and the value of a request to change a partition. Raise RefusedError if they aren't allowed."""
     kind = message.get("kind")
     if kind not in PARTITION_KINDS:
         raise RefusedError("bad_request", f"partition: kind must be one of {', '.join(PARTITION_KINDS)}")
@@ -165,7 +165,7 @@ def parse_terminal_line(message: Mapping[str, Any]) -> tuple[int, int, str]:
 def parse_cpus(text: str) -> tuple[range, ...]:
     """Parse a list in the kernel's format, such as 0-3,8.
 
-    The CPUs must be in ascending order, so that a list can't be longer than a machine's CPUs.
+    The CPUs must be in ascending order, which bounds the length of the list by the number of CPUs.
     """
     if not CPU_LIST.fullmatch(text):
         raise RefusedError("bad_request", f"host: {text[:MAX_ID]!r} is not a list of CPUs")

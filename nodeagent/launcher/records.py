@@ -20,7 +20,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Record of a process, kept until the agent acknowledges the end of the process. The agent gets the same fields as status."""
+    """Record of a process. It is kept until the agent acknowledges the end of the process. The agent gets the same fields as the status."""
 
     id: str
     pid: int
@@ -37,12 +37,12 @@ class ProcessRecord:
     unknown: str | None = None  # reason why a finished run has neither exit code nor signal
 
     def as_document(self) -> dict[str, Any]:
-        """Return the fields as JSON values. `dataclasses.asdict` would copy each value, which takes ten times as long."""
+        """Return the fields as JSON values. `dataclasses.asdict` would copy every value, and take ten times as long."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Runs(dict[str, ProcessRecord]):
-    """Records by ID, with the order of their changes, so that a client can request only the changes."""
+    """Records by ID, in the order of their changes. A client can therefore request only the changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Runs(dict[str, ProcessRecord]):
         self.changed[run_id] = self.count
 
     def list_changes(self, since: str, limit: int) -> dict[str, Any]:
-        """Return the changes since the earlier answer with the token `since`. For an unknown token, return all records."""
+        """Return the changes since the earlier answer that had the token `since`. If the token is unknown, return all records."""
         epoch, _, text = since.partition(":")
         known = int(text) if epoch == self.epoch else -1
         is_whole = known < self.complete_since
@@ -97,7 +97,7 @@ class RecordStore:
         return self.directory / f"{urllib.parse.quote(run_id, safe='')}.json"
 
     def write(self, runs: Sequence[ProcessRecord], *, durable: bool) -> None:
-        """Replace the file of each record atomically. With `durable`, the files have been synced to disk when this method returns."""
+        """Replace the file of each record atomically. With `durable`, the files are on disk (synced) when this method returns."""
         for run in runs:
             temporary = self.path(run.id).with_suffix(".tmp")
             with temporary.open("wb", buffering=0) as file:
@@ -152,7 +152,7 @@ class RecordStore:
 
 
 def is_sound(run: ProcessRecord) -> bool:
-    """Return whether the values have the types of a record, and the pid is valid."""
+    """Return whether the values have the types that a record requires, and the PID is valid."""
     kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
     return 0 < run.pid < 2**31 and all(
         type(getattr(run, field.name)) in [kind for name in str(field.type).split(" | ") for kind in kinds[name]]
@@ -171,7 +171,7 @@ def is_kernel_thread(fields: list[str], start_ticks: int) -> bool:
 
 
 def read_stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from field 3 on (proc(5)). Field 2 may contain blanks and parentheses."""
+    """Return the fields of /proc/PID/stat from field 3 on (proc(5)). The preceding field 2 may contain blanks and parentheses."""
     stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(stat, 4096).decode(errors="replace").rpartition(")")[2].split()

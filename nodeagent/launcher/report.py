@@ -1,4 +1,4 @@
-"""Log lines, and messages to systemd. Failures to send them never stop the launcher."""
+"""Log lines, and messages to systemd. A failure to send them never stops the launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event loop of the launcher, in one thread: requests, starts, exits of processes, and signals."""
+"""Event loop of the launcher, in one thread. It handles requests, starts, exits of processes, and signals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Starting:
 
 @dataclasses.dataclass(slots=True)
 class Stop:
-    """Stop of all processes. Times are in seconds of the monotonic clock."""
+    """An ongoing stop of all processes. Times are in seconds of the monotonic clock."""
 
     began: float
     ends: float  # time at which the launcher gives up on processes that are still alive
@@ -80,7 +80,7 @@ class Stop:
 
 @dataclasses.dataclass(slots=True)
 class SignalFlags:
-    """Signals received so far: a request to stop (SIGTERM), or to execute the launcher again (SIGHUP)."""
+    """Signals received so far. SIGTERM requests a stop, and SIGHUP a re-execution of the launcher."""
 
     stop: bool = False
     reexec: bool = False
@@ -129,9 +129,9 @@ class Launcher:
                 key.data()
 
     def recover_runs(self) -> None:
-        """Find the processes that earlier launchers started.
+        """Find the processes that earlier launcher processes started.
 
-        After a re-execution, these processes are still children, so their exit codes can be read.
+        After a re-execution, they are still children of the launcher, so their exit codes can be read.
         """
         for run in self.records.load():
             self.runs[run.id] = run
@@ -151,7 +151,7 @@ class Launcher:
                 self.selector.register(pidfd, selectors.EVENT_READ, lambda run=run: self.record_unknown_end(run))
 
     def record_unknown_end(self, run: ProcessRecord, reason: str = "launcher_restarted") -> None:
-        """Record that a process has exited with an unknown exit code."""
+        """Record that a process has exited and that its exit code is unknown."""
         self.record_ends([dataclasses.replace(run, finished_at_ms=now_ms(), unknown=reason)])
 
     def reap(self) -> None:
@@ -172,7 +172,7 @@ class Launcher:
         self.record_ends(ended)
 
     def record_ends(self, ended: list[ProcessRecord]) -> None:
-        """Write the exits to disk, and then wake the clients. Clients are informed even if the disk is full."""
+        """Write the exits to disk, and then notify the clients. Clients are notified even if the disk is full."""
         if not ended:
             return
         try:
@@ -228,7 +228,7 @@ class Launcher:
         raise RefusedError("bad_request", f"{name!r} is no operation of protocol {PROTOCOL}, or lacks required fields")
 
     def signal(self, run_id: str, number: object) -> bool:
-        """Send a signal by pidfd, or to a child by its pid, which isn't reused before reap(). Return False if the process has exited."""
+        """Send a signal by pidfd, or to a child by its PID, which can't be reused before `reap`. Return False if the process has exited."""
         if type(number) is not int or number not in signal.valid_signals():
             raise RefusedError("bad_request", f"signal: {number!r:.40} is not the number of a signal")
         starting = self.starting.get(run_id)
@@ -247,9 +247,9 @@ class Launcher:
         return True
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
-        """Forget the exited runs among the IDs, and return their IDs.
+        """Forget those of the given runs that have exited, and return their IDs.
 
-        After a loss of power, a forgotten record may exist again; the agent then repeats the request.
+        After a power loss, a forgotten record may exist again. The agent then repeats the request.
         """
         acked = [i for i in dict.fromkeys(map(str, ids)) if i in self.runs and self.runs[i].finished_at_ms is not None]
         for run_id in acked:
@@ -260,7 +260,7 @@ class Launcher:
     # Methods that start processes
 
     def start(self, client: socket.socket, order: Order) -> Mapping[str, Any] | None:
-        """Start a process. A repeated request with the same ID returns the status of the first start."""
+        """Start a process. If the request is repeated with the same ID, return the status of the first start."""
         if order.id in self.runs:
             return {"status": self.runs[order.id].as_document()}
         if order.id in self.starting:
@@ -303,7 +303,7 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start, after exec has closed the pipe to the child, or the child has reported a failure through it."""
+        """Finish a start. By now, exec has closed the pipe to the child, or the child has reported a failure through the pipe."""
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return
@@ -349,9 +349,9 @@ class Launcher:
         return running + [starting.run for starting in self.starting.values()]
 
     def continue_stop(self) -> bool:
-        """Send SIGTERM to every process, and SIGKILL after its grace period.
+        """Send SIGTERM to every process. Send SIGKILL to each process whose grace period is over.
 
-        Return True once all have exited or the rest can't be killed.
+        Return True once all processes have exited, or once the remaining ones can't be killed.
         """
         alive, now = self.list_alive(), time.monotonic()
         if self.stop is None:
@@ -376,7 +376,7 @@ class Launcher:
         log("stopped", left=[run.id for run in self.list_alive()])
 
     def reexec(self) -> None:
-        """Replace this process by a new execution of the launcher's program. The process keeps its children."""
+        """Replace this process by a new execution of the launcher's program. Its child processes stay its children."""
         self.asked.reexec = False
         log("reexec", pid=os.getpid())
         # the new program has no handlers for these signals yet, so a signal would end it
@@ -397,7 +397,7 @@ def write_file(file: Path, value: str) -> None:
 def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
     """Write `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN.
 
-    The agent doesn't have this capability; it reads the result from the file.
+    The agent lacks this capability, and only reads the result from the file.
     """
     try:
         write_file(file, kind)
@@ -408,8 +408,8 @@ def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:
 
 
 def gather(cgroup: Path) -> int:
-    """Let each thread of a cgroup or its descendants run on all CPUs of the cgroup, if its affinity differs. Return the number of changed
-    threads.
+    """Let every thread of a cgroup and of its descendants run on all CPUs of the cgroup. Return the number of threads whose affinity was
+    changed.
 
     The kernel reduces each requested affinity to the CPUs of the cgroup.
     """
@@ -432,7 +432,7 @@ def gather(cgroup: Path) -> int:
 
 
 def write_host(write: FileWrite | ThreadMove) -> str | None:
-    """Write a host setting, which the agent itself may only read. Return the error. None means success."""
+    """Write a host setting, which the agent itself may only read. Return the error as a text. None means success."""
     try:
         match write:
             case FileWrite():

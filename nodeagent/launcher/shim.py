@@ -1,4 +1,4 @@
-"""Child process between fork and exec, which executes a container's command or reports the failed stage."""
+"""The child process between fork and exec. It executes a container's command, or reports the stage that failed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ POLICIES = {"batch": os.SCHED_BATCH, "fifo": os.SCHED_FIFO, "rr": os.SCHED_RR}
 
 @functools.cache
 def list_handled_signals() -> tuple[int, ...]:
-    """Return the signals that the launcher handles or ignores. Don't call this function before the launcher has set its handlers."""
+    """Return the signals that the launcher handles or ignores. This function must not be called before the launcher has set its
+    handlers.
+    """
     usual = (signal.SIG_DFL, None)
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 
 
 def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Execute the container's command, or send the failed stage through the link.
+    """Execute the container's command. If a stage fails, send its name through the link.
 
-    On entry, the signals that the launcher handles are blocked.
+    When this function is called, the signals that the launcher handles are blocked.
     """
     stage = "cgroup"
     try:
@@ -108,9 +110,9 @@ def connect_output(order: Order, root: Path | None, journal: str) -> None:
 
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
-    """Apply settings to this process, which the executed command inherits.
+    """Apply settings to this process. The executed command inherits them.
 
-    The names of the settings are the names in a configuration's profile.
+    The settings have the same names as in a profile of the configuration.
     """
     import ctypes  # noqa: PLC0415 - few containers have settings, and the launcher itself has none
 

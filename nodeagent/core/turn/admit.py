@@ -85,7 +85,7 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 class _QueueLook(NamedTuple):
     waits: Waiting | None = None
-    """Reason why the pod must wait for its decision. None means that the pod can be decided now."""
+    """Reason why the decision on the pod must wait. None means that the decision can be made now."""
     was_examined: bool = False
     """Whether the turn has already examined an early start of the job, that is, a start before jobs ahead of it in the queue."""
     stays_due: bool = False

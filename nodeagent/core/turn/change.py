@@ -43,7 +43,7 @@ def follow_changes(draft: Draft, world: World) -> Draft:
 def _find_refused_changes(
     state: NodeState, tried: Collection[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return the reason and message of each refused change, by UID.
+    """Return the reason and the message of each refused change, by the pod's UID.
 
     A pod whose change is refused keeps its units. The changes of pods that would have taken over these units are then refused, too.
     """
@@ -62,9 +62,9 @@ def _find_refused_units(
     changed: Mapping[str, Manifest],
     staying: frozenset[str],
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes that need a unit which another pod keeps.
+    """Return the refused changes that need a unit which another pod keeps.
 
-    Pods may exchange units in one change. Only the final assignment counts, in which each unit may have one pod.
+    Pods may exchange units by simultaneous changes. Only the final assignment counts, in which only one pod may pin a unit.
     """
     refused: dict[str, tuple[str, str]] = {}
     moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
@@ -89,7 +89,7 @@ def _find_refused_units(
 
 
 def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> frozenset[UnitKey]:
-    """Return the units that a pod will have. For an ending pod, these are the units of the changed manifest."""
+    """Return the units that a pod will pin. For an ending pod, these are the units of the changed manifest."""
     if entry.deleting_since_ms is None:
         return entry.unit_keys
     successor = None if entry.is_released else changed.get(entry.pod.uid)
@@ -97,7 +97,7 @@ def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> fro
 
 
 class _Occupancy(Struct, frozen=True):
-    """Allocations of a node, and the pods with these allocations."""
+    """Allocations of a node, and the pods to which they belong."""
 
     promises: Promises
     pods: tuple[Pod, ...]
@@ -107,7 +107,7 @@ class _Occupancy(Struct, frozen=True):
 def _find_refused_amounts(
     state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return the changes whose requests the node can't meet."""
+    """Return the refused changes whose requests the node can't grant."""
     pods = state.holding_pods()
     now = then = _Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=world.pod_level_resources))
     for entry in state.entries:

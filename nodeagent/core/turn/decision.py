@@ -1,4 +1,4 @@
-"""Decision on one pod in a turn. CPUs without processes of unknown origin are preferred."""
+"""Decision on one pod in a turn. The decision avoids CPUs with processes of unknown origin, if possible."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -25,7 +25,7 @@ Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
 
 
 def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-    """Try to admit a pod without the CPUs of orphaned processes. If that fails, decide on the pod with these CPUs."""
+    """Try to admit a pod without the CPUs of orphaned processes. If that fails, decide with these CPUs included."""
     taken = default_set(promises) & orphans
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
@@ -44,7 +44,7 @@ def _add_shared_cpus(promises: Promises, cpus: CpuSet) -> Promises:
 def decide_pod(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
-    """Decide on a pod: first check the node's allocatable resources, then ask the managers."""
+    """Decide on a pod. The node's allocatable resources are checked first, and then the managers decide."""
     if world.config.check_allocatable:
         managers = world.managers.with_amounts(world.allocatable, state.promises)
         shortage = insufficient(pod, usage, managers, pod_level_resources=world.pod_level_resources)
@@ -67,7 +67,7 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
 
 
 def find_room(state: NodeState, world: World) -> Room:
-    """Return the room (the available resources) for a decision made now."""
+    """Return the room (the available resources) for a decision at present."""
     return Room(
         topology=world.managers.topology,
         config=world.config,
@@ -86,8 +86,8 @@ def find_room(state: NodeState, world: World) -> Room:
 
 
 def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes that don't belong to any pod, or belong to a pod that is unknown now. Pods that get these CPUs wait
-    until the processes have left.
+    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. A pod that gets such CPUs waits until the
+    processes have left.
     """
     active = [entry for entry in state.entries if entry.is_active]
     of_known = [entry.cgroup_paths for entry in active if entry.is_pooled]

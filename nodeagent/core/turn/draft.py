@@ -1,4 +1,4 @@
-"""Draft of a turn. Each stage takes a draft and returns the next draft. Stages communicate only by the draft."""
+"""Draft of a turn. Each stage takes a draft and returns the next draft, which is the only means by which stages communicate."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,43 +23,43 @@ class Draft(Struct, frozen=True):
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     manifests: Mapping[str, Manifest] = {}
-    """Effective manifests, by namespace/name."""
+    """Effective manifests, by namespace/name of their pods."""
     changed: Mapping[str, Manifest] = {}
-    """Changed manifests, by UID of the pod. Once a stage has applied a change, it removes the manifest from this mapping."""
+    """Changed manifests, by UID of the pod. A stage that applies a change removes the manifest from this mapping."""
     new: tuple[Manifest, ...] = ()
-    """Manifests of new pods on which the decision is still to be made."""
+    """Manifests of new pods that still need a decision."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with its reason for waiting. The state doesn't contain these reasons."""
+    """Pods that wait for device plugins, each with the reason. The state doesn't contain these reasons."""
     seen_room: SeenRoom = {}
-    """Room at earlier decisions and at the decisions of this turn."""
+    """Room at earlier decisions and at this turn's decisions."""
     is_unfinished: bool = False
-    """Whether another turn should follow at once, because it can decide something that this turn couldn't."""
+    """Whether another turn should follow at once, to make decisions that this turn couldn't make."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
-        """Replace the state, and add events and changes of metrics."""
+        """Return the draft with another state, and with additional events and changes of metrics."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, entry: PodEntry) -> "Draft":
-        """Return the draft with the decision on a pod left to a later turn."""
+        """Return the draft in which the decision on a pod is left to a later turn."""
         return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
-        """Tell whether to decide again on an unmet request of a pod."""
+        """Tell whether a new decision is to be made on an unmet request of a pod."""
         now = find_room(self.state, world)
         return any(one.key.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
-        """Note the room at a refusal. The request isn't due again before there is more room."""
+        """Record the room at a refusal. The request becomes due again only when there is more room."""
         if all(one.key.kind is not kind for one in list_unmet(entry, world)):
             return self
         return self.with_seen_room(RequestKey(entry.pod.uid, kind), world)
 
     def with_seen_room(self, key: RequestKey, world: World) -> "Draft":
-        """Note the room that existed at the decision on an unmet request."""
+        """Record the room at the decision on an unmet request."""
         return replace(self, seen_room={**self.seen_room, key: find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
-        """Begin to end a pod. The event counts the OOM kills among processes that the launcher hasn't started, such as a job's."""
+        """Begin to end a pod. The event has the number of OOM kills among processes that the launcher didn't start, such as a job's."""
         ending = replace(entry, deleting_since_ms=world.now_ms)
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)
         seen = [world.observed.get(entry.container_path(c.name)) for c in entry.pod.containers if not c.is_launched]
@@ -69,7 +69,7 @@ class Draft(Struct, frozen=True):
         return self.plus(self.state.with_entry(ending), event)
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
-        """Remove an ended pod, and release its holdings. `kind` is the kind of the reported event."""
+        """Remove an ended pod and release its holdings. `kind` is the kind of the resulting event."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         state = replace(self.state.without(entry.pod.uid), promises=promises)
         return self.plus(state, TurnEvent(kind, entry.pod, entry.origin), deltas=deltas)
@@ -112,7 +112,7 @@ def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
 
 
 def is_to_try(draft: Draft, entry: PodEntry, changed: Manifest, world: World) -> bool:
-    """Tell whether to decide on a pod's changed manifest in this turn."""
+    """Tell whether this turn should decide on a pod's changed manifest."""
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
         return False
     known = entry.refused_change

@@ -1,4 +1,4 @@
-"""Due requests: unmet requests for which there is more room than at their last saved decision. Nothing else makes a request due."""
+"""Due requests. An unmet request is due if there is more room now than at its last saved decision, and for no other reason."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,10 @@ class UnmetRequest(Struct, frozen=True):
     key: RequestKey
     retries: tuple[Retry, ...]
     devices: frozenset[str] = frozenset()
-    """Names of the requested devices."""
+    """Names of the requested extended resources."""
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
-        """Tell whether there is enough new room for another decision on the request."""
+        """Tell whether so much more room is available that the request should be tried again."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
             Retry.RESOURCE in self.retries and now.has_new_devices(before, self.devices)
@@ -54,8 +54,8 @@ def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Note the present room for the unmet requests that aren't due. If the turn has released resources after its decisions on some unmet
-    requests, the next turn follows at once.
+    """Record the present room for the unmet requests that aren't due. If the turn released resources after its decisions on unmet requests,
+    the next turn follows at once.
 
     Args:
         turn: the turn so far.

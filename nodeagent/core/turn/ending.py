@@ -1,4 +1,4 @@
-"""Stage: start to end the pods without a manifest, and the pods whose end was requested."""
+"""Stage: begin to end the pods without a manifest, and the pods that a user wants to end."""
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """End the pods without a manifest, and the pods whose end was requested. Refused and finished pods are removed at once."""
+    """Begin to end the pods without a manifest, and the pods that a user wants to end. Refused and finished pods are removed at once."""
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
@@ -36,8 +36,8 @@ def end_pods(draft: Draft, world: World) -> Draft:
 
 
 def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether the decision on a retried pod is made as for a new pod. Its manifest has changed, or the pod may have to wait for an ending
-    pod's units.
+    """Whether a retried pod is decided on like a new pod. This is so if its manifest has changed, or if it may have to wait for an
+    ending pod's units.
     """
     manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
     return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)

@@ -1,5 +1,5 @@
-"""Expected starts of waiting jobs. They are the latest possible starts, because every running job and every reservation is assumed to take
-all of its time.
+"""Expected starts of waiting jobs. A start is the latest possible one, because every running job and every reservation is assumed to use
+all its time.
 """
 
 from bisect import insort
@@ -17,45 +17,45 @@ from nodeagent.core.model.pod import Pod
 class QueuedJob(Struct, frozen=True):
     pod: Pod
     max_ms: int
-    """Longest time from the job's start to its end. 0 means no limit."""
+    """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
 
 
 class ReservedTime(Struct, frozen=True):
-    """A reservation, with times on the time scale of the plan."""
+    """A reservation whose times are on the plan's time scale."""
 
     pod: Pod
     """Pod with the reserved amounts."""
     from_ms: int
     until_ms: int
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in the reservation. The reserved amounts include these jobs' amounts."""
+    """UIDs of the running jobs in the reservation. The amounts of these jobs are part of the reserved amounts."""
 
 
 class Blocked(Struct, frozen=True):
-    """Obstacle to the start of a job at a certain time of the plan."""
+    """Obstacle to a job's start at a certain time of the plan."""
 
     reservation: str | None
-    """UID of the reservation that needs the same room. None means that there isn't enough room even without reservations."""
+    """UID of the reservation that needs the same room. None means that there would be too little room even without reservations."""
 
 
 class JobPlan(Struct, frozen=True):
-    """The node at one time of the forecast of starts, and the later events, such as ends of jobs."""
+    """The node at one point of the forecast, with the events that are expected after this point, such as ends of jobs."""
 
     node: WhatIf
     at_ms: int
     release_ms: int
-    """Longest time between the end of a job's time and the release of its resources."""
+    """Longest time, in milliseconds, from the end of a job's time to the release of its resources."""
     ends: tuple[tuple[int, str], ...]
-    """Later releases of the resources of jobs and reservations, as (time, UID), in order."""
+    """Expected later releases of the resources of jobs and reservations, as (time, UID), sorted by time."""
     reserved: tuple[ReservedTime, ...]
-    """All reservations, in order."""
+    """All reservations, sorted by begin."""
     coming: tuple[ReservedTime, ...]
-    """Reservations that have not begun yet, in order."""
+    """Reservations that haven't begun yet, sorted by begin."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of the reservations that lacked room when they began. Jobs don't start before these reservations end."""
+    """UIDs of the reservations for which room was missing when they began. No job starts before these reservations end."""
     trials: list[int] = field(default_factory=list)
-    """Number of decisions that may still be tried, shared by all plans derived from this plan. A negative number means that a decision was
-    left out because of this limit. Such a decision counts as a refusal.
+    """Number of trial decisions that are left. All plans derived from this plan share it. A negative number means that a trial was
+    skipped, and counted as a refusal.
     """
 
     @classmethod
@@ -73,9 +73,9 @@ class JobPlan(Struct, frozen=True):
         Args:
             node: the node with its pods.
             ends_at_ms: the latest end of each running job with a time limit, by UID.
-            now_ms: the time now, in milliseconds like all times here.
-            release_ms: the longest time between the end of a job's time and its release.
-            reserved: the reservations that have not ended.
+            now_ms: the present time. All times are in milliseconds.
+            release_ms: the longest time from the end of a job's time to the release of its resources.
+            reserved: the reservations that haven't ended.
             most_trials: the maximum number of trial decisions.
         """
         ends = tuple(sorted((max(end_ms, now_ms) + release_ms, uid) for uid, end_ms in ends_at_ms.items()))
@@ -86,13 +86,13 @@ class JobPlan(Struct, frozen=True):
         return plan
 
     def judge(self, pod: Pod) -> Admitted | None:
-        """Decide on one more pod. None means that there isn't enough room for the pod."""
+        """Decide on one more pod. None means that there is too little room for the pod."""
         self.trials[0] -= 1
         decision = self.node.judge(pod) if self.trials[0] >= 0 else None
         return decision if isinstance(decision, Admitted) else None
 
     def go_on(self) -> "JobPlan | None":
-        """Return the plan after the next release, or the next begin of a reservation. None means that there is no later event."""
+        """Return the plan after the next event, which is a release or the begin of a reservation. None means that no event is left."""
         if self.coming and (not self.ends or self.coming[0].from_ms < self.ends[0][0]):
             return self._begin_next()
         if not self.ends:
@@ -115,7 +115,7 @@ class JobPlan(Struct, frozen=True):
         return replace(without, node=without.node.after(one.pod, decision), ends=tuple(ends))
 
     def starting(self, job: QueuedJob) -> "JobPlan | Blocked":
-        """Return the plan after a job has started now, or the reason why it can't start."""
+        """Return the plan after a start of the job at the plan's time, or the reason why the job can't start then."""
         decision = self.judge(job.pod)
         if decision is None or self.unmet:
             return Blocked(None if decision is None else min(self.unmet))
@@ -128,8 +128,8 @@ class JobPlan(Struct, frozen=True):
         return started if unmet is None else Blocked(unmet[0].pod.uid)
 
     def list_unmet(self, until_ms: int | None = None) -> "Iterator[tuple[ReservedTime, WhatIf]]":
-        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. An `until_ms` of None means that
-        all reservations are examined.
+        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. If `until_ms` is None, all
+        reservations are examined.
         """
         for one in self.reserved:
             if one.pod.uid in self.unmet:
@@ -144,17 +144,17 @@ class JobPlan(Struct, frozen=True):
 
 class Expected(NamedTuple):
     starts: tuple[int | None, ...]
-    """Start of each waiting job. None means that the start is unknown. Either pods without a time limit hold the resources needed by this
-    job or an earlier job, or too many decisions would be needed.
+    """Start of each waiting job. None means that the start is unknown. Either pods without a time limit hold resources needed by this or
+    an earlier job, or too many decisions would be needed.
     """
     last: WhatIf
-    """Node at the last start. If a start is unknown, this is the node after the end of all jobs and reservations with an end."""
+    """Node at the last start. If a start is unknown, this is the node after the end of all jobs and reservations that have an end."""
     has_given_up: bool
-    """Whether the prediction was ended, because too many decisions would be needed."""
+    """Whether the prediction was given up, because it would need too many decisions."""
 
 
 def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
-    """Predict the starts of the waiting jobs, by the agent's own decisions.
+    """Predict the starts of the waiting jobs, by trial decisions like the agent's.
 
     The jobs start in the order of the queue. A job may start earlier than predicted, because other jobs may end earlier.
     """
@@ -173,12 +173,12 @@ def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
 
 
 def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the pods that together prevent the admission of a pod. The pod fits once all of these pods have ended, but not before.
+    """Return the pods that together prevent the admission of a pod. The pod fits as soon as all of them have ended, but not before.
 
     Args:
         node: the node with all pods.
         pod: the pod that isn't admitted.
-        candidates: the UIDs to choose from. The first ones are chosen if there is a choice.
+        candidates: the UIDs to choose from. If there is a choice, the first ones are chosen.
 
     Returns:
         The UIDs in the order of the candidates. None means that the pod wouldn't fit even without the candidates.

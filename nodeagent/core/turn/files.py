@@ -1,4 +1,4 @@
-"""Stage: match pods with manifests, and find the effective, the changed and the new manifests (D7)."""
+"""Stage: match pods with manifests, and sort the manifests into effective, changed and new ones (D7)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 def follow_files(draft: Draft, world: World) -> Draft:
     """Find the manifest of each pod, and record the manifest's current file.
 
-    The manifest of a pod, or its refused change, may have moved to another file. A pod keeps running while its file can't be parsed.
+    A pod's manifest, or its refused change, may have moved to another file. The pod keeps running while its file can't be parsed.
     """
     manifests, duplicates = find_effective(list_manifests(world.sources), draft.state.own_entries())
     for manifest, first in duplicates:
@@ -51,7 +51,7 @@ def _pair_with_manifests(
 
 
 def find_new(draft: Draft, world: World) -> Draft:
-    """Find the manifests of pods without an entry. A manifest is left out while an ending pod pins one of the manifest's units."""
+    """Find the manifests whose pods have no entry. A manifest is left out while an ending pod pins one of its units."""
     candidates = [manifest for manifest in draft.manifests.values() if manifest.pod.uid not in world.quiet]
     if not candidates:
         return draft

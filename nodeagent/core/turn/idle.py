@@ -1,6 +1,4 @@
-"""Stages of pods that pin units (D30). These stages record the units' settings, and release a pod's holdings while all its units are
-inactive.
-"""
+"""Stages for pods that pin units (D30). They record the units' settings, and release a pod's holdings while all its units are inactive."""
 
 from msgspec.structs import replace
 
@@ -23,7 +21,7 @@ def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
-    """Record the settings of each unit at its first observation. These settings are restored once the unit is no longer pinned.
+    """Record the settings of each unit when it is first observed. They are restored once the unit is no longer pinned.
 
     After a boot, the settings are recorded again. systemd has then forgotten the agent's changes, including the changes for
     `hostIsolation`.
@@ -44,9 +42,7 @@ def note_settings(draft: Draft, world: World) -> Draft:
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release the holdings of pods with only inactive units. These pods keep their entries. Their units use the shared pool, without any
-    exclusive CPU.
-    """
+    """Release the holdings of pods whose units are all inactive. The pods keep their entries. Their units may use only the shared pool."""
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
@@ -58,7 +54,7 @@ def rest(draft: Draft, world: World) -> Draft:
 
 
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide again on idle pods with an active unit, before new pods.
+    """Decide on idle pods that have an active unit again. This stage precedes the decisions on new pods.
 
     If resources are missing, the unit runs in the shared pool until there is more room. Each new refusal is reported.
     """

@@ -1,8 +1,8 @@
 """Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
 
-As in kubelet, init containers run one by one to completion, sidecars start in order and keep running, and all apps start together at last.
-Restarts have a back-off. To stop a container, the agent sends SIGTERM, waits for the grace period, and kills the whole cgroup. Apps stop
-before sidecars. This module doesn't access the launcher, and doesn't depend on promises.
+As in kubelet, init containers run one by one to completion, and sidecars start in order and keep running. At last, all app containers
+start together. Restarts have a back-off. To stop a container, the agent sends SIGTERM, waits for the grace period, and kills the whole
+cgroup. App containers stop before sidecars. This module doesn't access the launcher, and doesn't depend on promises.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -16,14 +16,14 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, r
 
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
-"""Longest restart back-off, as in kubelet (MaxContainerBackOff). A container that ran for more than twice this time restarts without
-waiting.
+"""Longest wait before a restart, as in kubelet (MaxContainerBackOff). A container that ran for more than twice this time restarts
+without a wait.
 """
 _LAST_BACKOFF_STEP = 6
-"""Number of the first back-off step with the longest wait."""
+"""Lowest back-off step that has the longest wait."""
 MIN_GRACE_MS = 2_000
-"""Shortest grace period, as in kubelet (minimumGracePeriodInSeconds). A container gets this time even if the pod's grace period is shorter
-or has passed.
+"""Shortest grace period, as in kubelet (minimumGracePeriodInSeconds). Even if the pod's grace period is shorter or over, a container
+gets this time.
 """
 
 
@@ -35,15 +35,15 @@ class Run(Struct, frozen=True):
     pid: int | None = None
     exit: Exit | None = None
     start_ticks: int | None = None
-    """Start time of the process by the kernel's clock. Together with the PID, it identifies the process."""
+    """Start time of the process in the kernel's clock ticks. PID and start time together identify the process."""
 
 
 Runs = Mapping[str, Run]
-"""Runs by ID. Runs unknown to the launcher are missing."""
+"""Runs by ID. Runs that the launcher doesn't know are missing."""
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Record the starts and ends of the containers that were to be started."""
+    """Record the starts and ends of those containers whose start was decided on."""
     for status in entry.containers:
         if status.is_started:
             entry = entry.with_status(
@@ -74,14 +74,15 @@ def _observe_container(
 def advance(
     entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked_to_end: frozenset[str]
 ) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod. Another program starts and ends the processes of pinned units.
+    """Decide on the next starts and stops of an admitted pod's containers. The processes of pinned units aren't affected, because another
+    program starts and ends them.
 
     Args:
         entry: the pod's entry.
         runs: the launcher's runs.
         observed: the current cgroups.
         now_ms: wall clock.
-        asked_to_end: IDs of the runs to whose processes the agent has tried to send SIGTERM.
+        asked_to_end: IDs of the runs to which the agent has tried to send SIGTERM.
     """
     if entry.pins_units:
         return entry
@@ -99,14 +100,14 @@ def advance(
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether the pod has no processes any more, neither in its cgroups (D11) nor outside. A pinned unit counts as gone once its
-    settings are restored.
+    """Tell whether none of the pod's processes is left, neither in its cgroups (D11) nor elsewhere. A pinned unit counts as gone once
+    its settings are restored.
     """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether the pod waits for a change that doesn't trigger a turn, namely an empty cgroup or an observed start."""
+    """Tell whether the pod waits for a change that doesn't trigger a turn, that is, for an empty cgroup or an observed start."""
     if not entry.is_active:
         return False
     if entry.pins_units:
@@ -122,8 +123,8 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
-    """Return the next time at which something changes for the pod without an event. A past time doesn't count, because the pod then waits
-    for an event, or for the next observation of an unsettled pod.
+    """Return the next time at which something changes for the pod without an event. Past times don't count, because the pod then waits
+    for an event, or for another observation.
     """
     if not entry.is_active:
         return None
@@ -137,7 +138,7 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, container: Container, status: ContainerStatus) -> int | None:
-    """Return the earliest time of a container's next start. A past time means that the container waits only for other containers. None
+    """Return the earliest time of a container's next start. A past time means that the container only waits for other containers. None
     means that no start is planned.
     """
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
@@ -194,7 +195,7 @@ def _start_if_due(
 
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
-    """Whether a stopped container should start, for the first time or again."""
+    """Whether a container that isn't running should start, either for the first time or again."""
     if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
@@ -232,14 +233,14 @@ def _have_apps_finished(entry: PodEntry) -> bool:
 
 
 def _has_init_failed(entry: PodEntry) -> bool:
-    """Whether an init container has failed and will not be restarted, so that the pod's apps will never run."""
+    """Whether an init container has failed for good, so that the pod's app containers will never run."""
     if entry.pod.restart_policy is not RestartPolicy.NEVER:
         return False
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
 
 
 def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
-    """Return SUCCEEDED or FAILED if none of the pod's containers runs or will run again. None means that the pod has not finished."""
+    """Return SUCCEEDED or FAILED if none of the pod's containers runs or will run again. None means that the pod hasn't finished."""
     if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
     # If a start was decided but not carried out, it doesn't count, because it will not happen any more.
@@ -259,11 +260,11 @@ def _stop_in_order(
     now_ms: int,
     asked_to_end: frozenset[str],
 ) -> PodEntry:
-    """Stop app and init containers first. Then stop the sidecars in reverse order (KEP-753).
+    """Stop app and init containers first, and then the sidecars in reverse order (KEP-753).
 
-    A process may have got no SIGTERM in time, because the launcher or the agent was not running. Such a process gets SIGTERM before it is
-    killed. In a deleted pod, the process gets the rest of the grace period, but at least MIN_GRACE_MS. In a finishing pod, the process gets
-    a whole grace period. SIGTERM is tried only once, so SIGKILL follows even if SIGTERM can't be sent.
+    A process may have missed its SIGTERM, because the launcher or the agent wasn't running. Such a process still gets SIGTERM before it
+    is killed. In a deleted pod, the process gets the rest of the grace period, but at least MIN_GRACE_MS. In a finishing pod, the
+    process gets a whole grace period. SIGTERM is tried only once, so SIGKILL follows even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -285,7 +286,7 @@ def _stop_in_order(
 
 
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Record the original settings of each unit at its first observation."""
+    """Record the original settings of each unit when it is first observed."""
     for status in entry.containers:
         cgroup = observed.get(entry.container_path(status.name))
         if status.unit_before is None and cgroup is not None:
@@ -295,7 +296,7 @@ def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry
 
 
 def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
-    """Stop running containers, so that they restart with their new amounts."""
+    """Stop running containers, so that they restart with new amounts."""
     stop_by_ms = now_ms + max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
     for container, status in entry.pairs():
         if container.name in names and container.is_launched and status.is_started and status.stop_by_ms is None:
@@ -310,8 +311,8 @@ def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
 
 
 def is_to_resume(entry: PodEntry, observed: ObservedCgroups, inactive_units: AbstractSet[str]) -> bool:
-    """Tell whether an idle pod needs its holdings again. While systemd doesn't answer, the states of units are unknown, and the pod stays
-    idle.
+    """Tell whether an idle pod needs its holdings again. While systemd doesn't answer, the states of its units are unknown, and the pod
+    stays idle.
     """
     cgroups = (
         (path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers)

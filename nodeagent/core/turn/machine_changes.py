@@ -6,7 +6,7 @@ from nodeagent.core.model.violations import MachineChange
 
 
 def list_machine_changes(managers: Managers, before: Promises, after: Promises) -> tuple[MachineChange, ...]:
-    """List the changed values of the node, by resource, and the pods that have lost recorded hints or invalid leftovers."""
+    """List the values of the node that have changed, by resource. Also list the pods that have lost recorded hints or invalid leftovers."""
     changes = [
         change for resource in managers.providers.resources for change in resource.machine_changes(before, after)
     ]

@@ -22,23 +22,23 @@ from nodeagent.core.model.state import (
 
 
 class Manifest(Struct, frozen=True):
-    """One valid pod of a source, with its file and the notes on it."""
+    """A valid pod of a source, with its file and the notes on it."""
 
     pod: Pod
     origin: Origin
     unused_fields: tuple[str, ...] = ()
-    """Fields that are set and known to Kubernetes, but have no effect here (D8)."""
+    """Fields that are set and that Kubernetes knows, but that have no effect here (D8)."""
     notes: tuple[str, ...] = ()
-    """Probable mistakes in the manifest, logged when the decision on the pod is made."""
+    """Notes on probable mistakes in the manifest. They are logged at the decision on the pod."""
 
     @property
     def unit_keys(self) -> frozenset[UnitKey]:
-        """Units that the pod pins."""
+        """Return the units that the pod pins."""
         return list_unit_keys(self.pod, self.origin)
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
-    """Return a new entry, admitted now, for a manifest's pod."""
+    """Return a new entry for the pod of a manifest, as if it were admitted now."""
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(
@@ -58,19 +58,19 @@ class ManifestProblem(Struct, frozen=True):
 
 
 class JobTerms(Struct, frozen=True):
-    """Terms of a job: data of a source with a queue about one pod, in addition to the pod itself."""
+    """Terms of a job. They are data about one pod that a source with a queue has in addition to the pod itself."""
 
     uid: str
     user: int
-    """User ID of the owner."""
+    """User ID of the job's owner."""
     max_ms: int = 0
-    """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
+    """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
     ends_at_ms: int = 0
-    """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod has not started."""
+    """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod hasn't started."""
     is_queued: bool = False
-    """Whether the pod waits in the queue if there is no room."""
+    """Whether the pod waits in the queue if there is too little room."""
     reservation: str = ""
-    """Name of the reservation in which the pod runs. Empty means that the pod has no reservation."""
+    """Name of the reservation in which the pod runs. Empty means that the pod belongs to no reservation."""
     weight: int = DEFAULT_WEIGHT
     """Weight of the user."""
 
@@ -79,11 +79,11 @@ class PodSource(Struct, frozen=True):
     """Current content of one source of pods."""
 
     pods: tuple[Manifest, ...] = ()
-    """Pods in order. In the manifest directory, the order is by file name and document."""
+    """Pods in order. The manifest directory orders them by file name and by document within a file."""
     unreadable: frozenset[str] = frozenset()
     """Names of manifests that exist but can't be parsed now."""
     misspelt: frozenset[str] = frozenset()
-    """Pods, as `namespace/name`, whose manifest exists but is invalid now."""
+    """Pods, as `namespace/name`, whose manifest exists but is now invalid."""
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
     """Whether the source can't be read at all."""
@@ -93,21 +93,21 @@ class PodSource(Struct, frozen=True):
     """Name of the source, as in the origins of its pods."""
 
     terms: tuple[JobTerms, ...] = ()
-    """Terms of the pods, in the order of the requests, if the source has a queue. Some of these pods are already running."""
+    """Terms of the pods in the order of the requests, if the source has a queue. Running pods may be among them."""
 
     reservations: tuple[Reservation, ...] = ()
     """Reservations for the source's pods."""
 
     @property
     def queue(self) -> tuple[str, ...]:
-        """UIDs of the pods that wait in the queue if there is no room, in order."""
+        """Return the UIDs of the pods that wait in the queue if there is too little room, in order."""
         return tuple(one.uid for one in self.terms if one.is_queued)
 
     def find_terms(self, uid: str) -> JobTerms | None:
         return next((one for one in self.terms if one.uid == uid), None)
 
     def hides_manifest_of(self, entry: PodEntry) -> bool:
-        """Whether one of the source's pods has a manifest that can't be read now."""
+        """Whether this pod's manifest may exist in the source, but can't be read now."""
         return (
             self.is_blind
             or self.is_partial
@@ -117,13 +117,13 @@ class PodSource(Struct, frozen=True):
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Tell whether a pod stays unchanged, because its source is absent, or its manifest is unknown now."""
+    """Tell whether a pod has to stay unchanged, because its source is absent, or because its manifest is unknown now."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.hides_manifest_of(entry)
 
 
 def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple[PodSource, ...]) -> bool:
-    """Tell whether a pod equals its effective manifest, or its manifest is unknown now."""
+    """Tell whether a pod is the same as its effective manifest's pod, or its manifest is unknown now."""
     manifest = manifests.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
@@ -143,13 +143,13 @@ def needs_device_scan(
     *,
     gives: bool = False,
 ) -> bool:
-    """Tell whether decisions of this turn may need a scan of the machine's devices.
+    """Tell whether this turn's decisions may need a scan of the machine's devices.
 
     Args:
         manifests: all manifests.
         state: the state before the turn.
         retried: UIDs of pods on which a new decision is requested.
-        gives: whether the node allocates devices. Otherwise only pods near devices and pods with claims need a scan.
+        gives: whether the node allocates devices. If it doesn't, only pods near devices and pods with claims need a scan.
     """
 
     def needs(pod: Pod) -> bool:
@@ -170,8 +170,8 @@ def needs_device_scan(
 
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether this turn may decide on a manifest's pod. `entry` is the known pod with the same name or UID. None means that there is no
-    such pod.
+    """Whether this turn may decide on the pod of a manifest. `entry` belongs to the known pod with the same name or UID. If it is None,
+    there is no such pod.
     """
     if entry is None or entry.deleting_since_ms is not None:  # the other pod may be gone before new pods are decided
         return True
@@ -189,11 +189,12 @@ def list_effective(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
 def find_effective(
     manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Return the effective manifests by namespace/name, and each duplicate with the effective manifest of its name or UID (D7).
+    """Return the effective manifests by namespace/name. Also return each duplicate, with the effective manifest that has its name or UID
+    (D7).
 
-    A decided pod keeps its name and UID while a file with this pod exists: the pod's own file, or another file with the same pod or its
-    refused change. The same is true of refused, finished and released pods. Otherwise a copy of the file would restart an ended pod.
-    Without a decided pod, the first file of the first source is effective.
+    A pod with an entry keeps its name and UID while a file has this pod or its refused change. This may be the pod's own file or another
+    file. Refused, finished and released pods keep them, too, because a copy of the file would otherwise restart an ended pod. If no pod
+    has an entry, the first file of the first source is effective.
     """
     counting = {manifest.pod.full_name: manifest for manifest in manifests}
     if len(counting) == len(manifests) == len({manifest.pod.uid for manifest in manifests}):

@@ -1,5 +1,5 @@
-"""Queue of jobs, served in order of arrival. A job starts before earlier jobs only if it delays none of them (D66), and takes nothing that
-a reservation needs (D69).
+"""Queue of jobs, served in the order of arrival. A job may start before earlier jobs only if it delays none of them (D66), and takes
+nothing that a reservation needs (D69).
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,19 +26,19 @@ from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
 from nodeagent.core.turn.world import World
 
 RELEASE_MS = 12_000
-"""Longest time between a job's time limit and the release of its CPUs. This is the grace period of a job, and two turns."""
+"""Longest time from a job's time limit to the release of its CPUs, in milliseconds. This is a job's grace period plus two turns."""
 
 
 MOST_OVERTAKING = 2
-"""Maximum number of jobs per turn for which an earlier start is examined."""
+"""Maximum number of jobs per turn that are examined for an early start, that is, a start before earlier jobs."""
 _MOST_BEFORE = 32
 """Maximum number of waiting jobs that one job may overtake."""
 _MOST_TRIALS = 200
-"""Maximum number of trial decisions for predicting the starts of one job and of the jobs before it."""
+"""Maximum number of trial decisions to predict the starts of one job and of the jobs before it."""
 
 
 def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> list[QueuedJob]:
-    """Return the jobs of a source that wait in its queue, in order. Each reservation has a queue of its own."""
+    """Return the jobs of a source that wait in its queue, in order. Each reservation has its own queue."""
     entries = {entry.pod.uid: entry for entry in state.entries if entry.is_queued} if source.terms else {}
     queued = ((one, entries.get(one.uid)) for one in source.terms if one.is_queued and one.reservation == reservation)
     return [QueuedJob(entry.pod, terms.max_ms) for terms, entry in queued if entry is not None]
@@ -64,7 +64,7 @@ def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[Re
     Args:
         state: the state with the jobs in these reservations.
         source: the source.
-        lead_ms: the lead of the wall clock over the time since boot.
+        lead_ms: wall-clock time minus the time since boot, in milliseconds.
     """
     return tuple(
         ReservedTime(
@@ -86,8 +86,7 @@ def _list_inside(state: NodeState, source: PodSource, reservation: str) -> list[
 def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead_ms: int) -> dict[str, int | None]:
     """Return the latest starts of the jobs that wait for their reservations, in milliseconds since boot, by UID.
 
-    A job starts at the begin of its reservation, if earlier jobs in the reservation leave enough room. None means that the start is
-    unknown.
+    A job starts when its reservation begins, if earlier jobs in the reservation leave enough room. None means that the start is unknown.
     """
     starts: dict[str, int | None] = {}
     for own in source.reservations:
@@ -100,8 +99,8 @@ def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why a pod must wait for other pods of its source. None means that the pod doesn't have to wait for other pods. A
-    pod outside of the queue comes after the whole queue.
+    """Return the reason why a pod must wait for other pods of its source. None means that it needn't wait for them. A pod outside of the
+    queue comes after all pods in the queue.
     """
     before = _list_before(state, manifest, world)
     if not before:
@@ -110,10 +109,9 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
 
 
 def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why reservations prevent the start of a job now. None means that reservations don't prevent the start.
+    """Return the reason why reservations prevent a job from starting now. None means that no reservation prevents the start.
 
-    Reservations don't delay pods that aren't jobs. A job that doesn't fit anyway isn't delayed either, because the decision then names the
-    missing resource.
+    Reservations delay only jobs. A job that doesn't fit anyway isn't delayed, so that the decision can name the missing resource.
     """
     source = _find_source(manifest, world)
     terms = None if source is None else source.find_terms(manifest.pod.uid)
@@ -156,8 +154,8 @@ def plan_jobs(
         node: the node with its pods.
         state: the state with these pods.
         source: the source.
-        boot_ms: the time now, in milliseconds since boot.
-        lead_ms: the lead of the wall clock over the time since boot.
+        boot_ms: the present time, in milliseconds since boot.
+        lead_ms: wall-clock time minus the time since boot, in milliseconds.
         most_trials: the maximum number of trial decisions.
     """
     ends, reserved = find_ends(state, source.terms, boot_ms), list_reserved(state, source, lead_ms)
@@ -165,8 +163,8 @@ def plan_jobs(
 
 
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether a job may start before earlier jobs at all. Such a job is in the common queue and has a time limit, and not too many
-    jobs wait before it.
+    """Tell whether an early start of a job, before earlier jobs, is possible at all. The job must be in the common queue and have a time
+    limit, and not too many jobs may be before it.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -175,10 +173,10 @@ def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether a job that can overtake may start before earlier jobs. The job must fit, and must delay none of the earlier jobs.
+    """Tell whether a job may actually start before earlier jobs, given that `can_overtake` holds. The job must fit, and must delay no
+    earlier job.
 
-    The answer requires that the starts of all earlier jobs are known. To limit the time of a turn, the starts of only few jobs are
-    computed.
+    The starts of all earlier jobs must be known for this. To limit a turn's duration, the starts of only few jobs are computed.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -211,9 +209,7 @@ def _find_source(manifest: Manifest, world: World) -> PodSource | None:
 
 
 def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[QueuedJob]:
-    """Return the waiting jobs before a pod in its queue. The last result is reused, because most calls of a turn are about the same
-    state.
-    """
+    """Return the waiting jobs before a pod in its queue. The last result is cached, because most calls in a turn concern the same state."""
     source = _find_source(manifest, world)
     if source is None or not source.terms:
         return []
@@ -226,7 +222,7 @@ def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[Que
 
 
 def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:
-    """Decide on a pod as if there were no other pods on the node. If the pod is refused even there, waiting doesn't help."""
+    """Decide on a pod as if it were the only pod on the node. If the pod is refused even then, waiting can't help."""
     trial = World(
         config=world.config,
         managers=world.managers.tried_out(),

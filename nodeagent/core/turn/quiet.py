@@ -1,4 +1,4 @@
-"""Quiet pods: pods for which a turn has nothing to do. They have not changed since an earlier turn that left them unchanged."""
+"""Quiet pods, for which a turn has nothing to do. They haven't changed since an earlier turn that left them unchanged."""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -15,21 +15,21 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _LONGEST_UID = 36
-"""Maximum length of a UID that run IDs contain. The run IDs of pods with longer UIDs contain a hash instead."""
+"""Longest UID that is part of run IDs, in characters. If a pod has a longer UID, its run IDs contain a hash instead."""
 
 
 class LeftAlone(Struct, frozen=True):
-    """Pods that a turn has not changed, with the state after the turn and the turn's observations."""
+    """Pods that a turn left unchanged, with the state after the turn and the turn's observations."""
 
     pods: frozenset[str]
-    """UIDs of running pods that wait neither for a certain time nor for a change that doesn't trigger a turn."""
+    """UIDs of running pods that wait neither for a certain time nor for a change that triggers no turn."""
     state: NodeState
     """State after the turn."""
     world: World
 
 
 def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Turn) -> LeftAlone:
-    """Return the pods that a turn hasn't changed.
+    """Return the pods that a turn left unchanged.
 
     Args:
         before: the state before the turn.
@@ -66,7 +66,7 @@ def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozen
     """Return the UIDs of the pods for which this turn has nothing to do.
 
     Args:
-        left: result of the last turn. None means that there was no earlier turn.
+        left: the pods that the last turn left unchanged. None means that there was no earlier turn.
         state: the state before this turn.
         world: the observations of this turn, without `quiet`.
     """
@@ -97,5 +97,5 @@ def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
 
 
 def _list_pods_at(path: str) -> Iterator[str]:
-    """Yield the UID of the pod whose cgroup is at the path or above it. For other paths, yield nothing."""
+    """Yield the UID of the pod whose cgroup is at this path or above it. If there is no such pod, yield nothing."""
     return (part.removeprefix("pod") for part in path.split("/") if part.startswith("pod"))

@@ -1,4 +1,4 @@
-"""Promises rebuilt from the known holdings of pods, for the current machine and configuration.
+"""Promises that are rebuilt from the known holdings of pods, for the current machine and configuration.
 
 Running pods keep their holdings as far as possible. Holdings that can't be kept are replaced by available ones, and every remaining
 difference is reported per container. This module reads neither files nor cgroups. The caller passes the holdings (core/turn/adoption.py,
@@ -31,9 +31,9 @@ class RecoveredPod(Struct, frozen=True):
     pod: Pod
     held: PodPromises
     stays: bool
-    """Whether the pod has processes. Such a pod stays in any case, with whatever is available."""
+    """Whether the pod has processes. Such a pod is never refused, and gets whatever is available."""
     ends: bool = False
-    """Whether the pod should release its holdings and has no processes. The pod's valid holdings are kept until then, and invalid ones
+    """Whether the pod is about to release its holdings, and has no processes. Until then, its valid holdings are kept, and invalid ones
     aren't replaced.
     """
 
@@ -60,7 +60,7 @@ class Deviation(Struct, frozen=True):
 class PlacedPods(Struct, frozen=True):
     promises: Promises
     refused: tuple[tuple[str, Rejected], ...] = ()
-    """Pods without processes whose requests could not be met, by UID."""
+    """Pods without processes whose requests couldn't be granted, by UID."""
     differences: tuple[Deviation, ...] = ()
 
 
@@ -104,7 +104,7 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
 
 def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
-    """Allocate a pod's valid holdings to it. Missing holdings are allocated later, when every pod has its valid ones."""
+    """Allocate a pod's valid holdings to the pod. Missing holdings are allocated later, when all pods have their valid ones."""
     demand = demand_of(managers.rules, recovered.pod)
     if demand.is_skipped and recovered.held.parts:
         # The pod keeps its exclusive resources even if the gates were turned off in the meantime (KEP-5526).
@@ -121,7 +121,7 @@ def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: Reco
 
 
 def _allocate_missing(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
-    """Allocate a pod's missing holdings, and change as few of its other holdings as possible."""
+    """Allocate a pod's missing holdings. As few of its other holdings as possible are changed."""
     if recovered.ends:
         return promises
     held = promises.of_pod(recovered.pod.uid)
@@ -152,7 +152,7 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
 
 
 def _store_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store the hints of a pod that already has its allocation."""
+    """Let the topology manager store hints for a pod that already has its allocation."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:

@@ -12,7 +12,7 @@ from nodeagent.core.turn.world import EventKind, World
 
 
 def release_ended(draft: Draft, world: World) -> Draft:
-    """Remove the pods that have ended. A pod that was ended on request stays listed as refused while it has a manifest."""
+    """Remove the pods that have ended. A pod that was ended on request stays in the state as refused, as long as its manifest exists."""
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
@@ -37,7 +37,7 @@ def release_ended(draft: Draft, world: World) -> Draft:
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether a decision on the current manifest of a pod was made already. The manifest of a refused change counts, too."""
+    """Whether a decision was already made on a pod's current manifest. A manifest of a refused change counts, too."""
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change

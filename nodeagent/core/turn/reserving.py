@@ -1,6 +1,4 @@
-"""Decision on a reservation. A reservation is made only if all earlier reservations and all waiting jobs keep their announced times
-(D69).
-"""
+"""Decision on a reservation. It is accepted only if all earlier reservations and all waiting jobs keep their announced times (D69)."""
 
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ def find_obstacle(
     now_ms: int,
     lead_ms: int,
 ) -> str | None:
-    """Return a text with the reason why a reservation can't be made. None means that it can be made.
+    """Return the reason, as a text, why a reservation can't be made. None means that it can be made.
 
     Args:
         new: the reservation.
@@ -33,7 +31,7 @@ def find_obstacle(
         source: the source of jobs, with the other reservations.
         waiting: the waiting jobs with announced starts, in order.
         now_ms: the time now, in milliseconds since the epoch.
-        lead_ms: the lead of the wall clock over the time since boot.
+        lead_ms: wall-clock time minus the time since boot, in milliseconds.
     """
     with_new = replace(source, reservations=(*source.reservations, new))
     before, after = (plan_jobs(node, state, each, now_ms - lead_ms, lead_ms) for each in (source, with_new))
@@ -51,7 +49,7 @@ def find_obstacle(
 
 
 def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: PodSource) -> str:
-    """Describe the resources that are missing at the begin of a reservation."""
+    """Describe the resources that are missing when a reservation begins."""
     names = {one.pod.uid: f"reservation {one.name}" for one in source.reservations}
     names |= {entry.pod.uid: entry.pod.full_name for entry in state.entries if entry.origin.source == JOBS}
     there = {pod.uid for pod in node.pods}

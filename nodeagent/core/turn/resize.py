@@ -1,4 +1,4 @@
-"""Stage: resize running pods to the changed amounts of their manifests."""
+"""Stage: resize running pods to the amounts in their changed manifests."""
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 def resize(draft: Draft, world: World) -> Draft:
     """Resize the pods whose manifests differ only in amounts, before new pods take the resources.
 
-    A change that isn't possible by a resize stays in the draft's `changed`.
+    A change that a resize can't make stays in the draft's `changed`.
     """
     found = [
         (entry, draft.changed[entry.pod.uid])

@@ -1,7 +1,7 @@
 """One turn of the agent, from the node's state and the observations to the next state and events.
 
-This module calls the stages in order. Each stage is a function in a module of its own, which takes the turn's draft and returns the next
-draft. The turn uses neither files nor the clock, because all observations are in the World.
+This module calls the stages in order. Each stage is a function in its own module. It takes the turn's draft and returns the next draft.
+A turn accesses neither files nor a clock, because all observations are in the World.
 """
 
 from nodeagent.core.model.state import NodeState
@@ -23,7 +23,7 @@ from nodeagent.core.turn.world import Turn, World
 
 
 def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> Turn:
-    """Decide everything that the observations require.
+    """Make all decisions that the observations require.
 
     Args:
         state: the state before the turn.

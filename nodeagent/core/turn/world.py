@@ -27,7 +27,7 @@ class RequestKey(NamedTuple):
     pod_uid: str
     kind: RequestKind
     container: str = ""
-    """Name of the container, for a request of a container runtime. Otherwise empty."""
+    """Name of the container, if the request comes from a container runtime. Otherwise empty."""
 
 
 SeenRoom = Mapping[RequestKey, Room]
@@ -49,28 +49,28 @@ class World(Struct, frozen=True):
     retried: frozenset[str] = frozenset()
     """UIDs of pods for which a user wants a new decision, either on the pod itself or on its changed manifest."""
     released: frozenset[str] = frozenset()
-    """UIDs of pods to end on request, whatever their manifests say."""
+    """UIDs of pods that a user wants to end, regardless of their manifests."""
     inactive_units: frozenset[str] = frozenset()
     """Paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
     """Whether every container runtime has reported its pods."""
     asked_to_end: frozenset[str] = frozenset()
-    """IDs of the runs to whose processes the agent has tried to send SIGTERM since its start."""
+    """IDs of the runs to which the agent has tried to send SIGTERM since its start."""
     seen_room: SeenRoom = {}
-    """Room at the saved decisions."""
+    """Room at the last saved decisions."""
     quiet: frozenset[str] = frozenset()
-    """UIDs of pods for which the turn has nothing to do (quiet.py). An empty set leads to the same result, but takes more time."""
+    """UIDs of pods for which the turn has nothing to do (quiet.py). Without this set, the turn has the same result, but takes more time."""
     lead_ms: int = 0
-    """Difference between the wall clock and the time since boot, in milliseconds."""
+    """Wall-clock time minus the time since boot, in milliseconds."""
     boot_id: str = ""
-    """The kernel's ID of this boot. Empty means unknown."""
+    """ID of this boot, given by the kernel. Empty means that the ID is unknown."""
     kernel: Kernel | None = None
-    """Features of the kernel's cgroups. None means that no domain needs them."""
+    """Properties of the kernel's cgroups. None means that no domain needs them."""
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
-    """Last result of `awake`, with its inputs. Most stages ask for the pods of the same state."""
+    """Last result of `awake`, with its inputs. It is cached because most stages need the pods of the same state."""
 
     last_waiting: list[tuple[NodeState, PodSource, str, list[QueuedJob]]] = field(default_factory=list)
-    """Last list of waiting jobs, with the state, the source and the reservation that it follows from."""
+    """Last list of waiting jobs, with the state, the source and the reservation for which it was made."""
 
     def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
         """Return the pods that aren't quiet."""
@@ -111,7 +111,7 @@ class EventKind(enum.StrEnum):
 
 
 class TurnEvent(Struct, frozen=True):
-    """Event of a turn about one pod: data for the log, the metrics and the tests."""
+    """Event of a turn about one pod. It has the data for the log, the metrics and the tests."""
 
     kind: EventKind
     pod: Pod
@@ -128,8 +128,8 @@ class Turn(Struct, frozen=True):
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
-    """Next time at which the passing of time changes something. None means that no such time is known."""
+    """Next time at which something changes without an event. None means that no such time is known."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with its reason for waiting. The state doesn't contain these reasons."""
+    """Pods that wait for device plugins, each with the reason. The state doesn't contain these reasons."""
     seen_room: SeenRoom = {}
-    """Room at the decisions on unmet requests. Requests are left out if only a changed manifest or a user can make them due again."""
+    """Room at the decisions on unmet requests. Requests are left out if more room can't make them due again."""

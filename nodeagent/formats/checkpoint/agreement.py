@@ -1,4 +1,4 @@
-"""Comparison of a kubelet file with nodeagent's state, limited to the values that the version of the file can express."""
+"""Comparison of one of kubelet's files with nodeagent's state, limited to the values that the version of the file can express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +16,14 @@ _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
 
 
 class Disagreement(Struct, frozen=True, order=True):
-    """A value that differs between kubelet's file and nodeagent's state. An empty text means that the file or the state lacks the value."""
+    """A value that differs between kubelet's file and nodeagent's state. An empty text means that the file or the state doesn't have the
+    value.
+    """
 
     pod: str
-    """UID of the pod. Empty for a value of the node."""
+    """UID of the pod. It is empty if the value belongs to the node."""
     container: str
-    """Name of the container. Empty for a value of the pod as a whole or of the node."""
+    """Name of the container. It is empty if the value belongs to the pod as a whole or to the node."""
     what: str
     file: str
     state: str
@@ -29,11 +31,11 @@ class Disagreement(Struct, frozen=True, order=True):
 
 _Key = tuple[str, str, str]
 _Value = tuple[str, Any]
-"""A value as text for output, and in the form in which it is compared."""
+"""A value as text for users, and in the form in which it is compared."""
 
 
 def check_state(state: Checkpoint) -> None:
-    """Check that a checkpoint is an intact state of a node.
+    """Check that a checkpoint is an undamaged state of a node.
 
     Raises:
         CheckpointError: the file is damaged or not a node's state.
@@ -44,7 +46,7 @@ def check_state(state: Checkpoint) -> None:
 
 
 def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
-    """Compare a file of kubelet with the node's state. Answers of device plugins are compared but not printed.
+    """Compare a file of kubelet with the node's state. The answers of device plugins are compared, but not shown.
 
     Raises:
         CheckpointError: the file can't be compared.

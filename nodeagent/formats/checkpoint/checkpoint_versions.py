@@ -37,9 +37,9 @@ from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
-"""Versions of kubelet 1.37, which can only be read."""
+"""Versions that only kubelet 1.37 writes. They can only be read here."""
 DEVICES = "devices-v2"
-"""Version of the device manager's file that contains NUMA nodes (kubelet 1.20 and later). This version can only be read."""
+"""Version of the device manager's file that has NUMA nodes (kubelet 1.20 and later). It can only be read here."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 
@@ -59,7 +59,7 @@ class CheckpointError(NodeAgentError):
 
 
 class Checkpoint(Struct, frozen=True):
-    """Decoded contents of a checkpoint file."""
+    """Decoded content of a checkpoint file."""
 
     version: str
     checksum: str
@@ -68,13 +68,13 @@ class Checkpoint(Struct, frozen=True):
     """Names of the managers' policies by configuration field."""
     promises: Promises
     by_id: Mapping[str, CpuSet] = field(default_factory=dict)
-    """CPU sets by container ID. Only version 1 of cpu_manager_state contains them."""
+    """CPU sets by container ID. Only version 1 of cpu_manager_state has them."""
     registered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """IDs of healthy devices by resource. Only the device manager's file contains them."""
+    """IDs of healthy devices by resource. Only the device manager's file has them."""
     saved: SavedState | None = None
-    """Contents of `nodeagent_state`. None for a file of kubelet."""
+    """Content of `nodeagent_state`. None means that the file is kubelet's."""
     problem: str | None = None
-    """Reason why the file must not be used. None means that the file can be used."""
+    """Reason why the file must not be used. None means that it can be used."""
     note: str | None = None
 
 
@@ -262,11 +262,11 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert the contents to another version, one of WRITABLE. `containers` gives the pod and container of each container ID, which
-    conversions from and to version 1 of the CPU file need. With `lossy`, values that the version can't express are left out.
+    """Convert a checkpoint to another version, which must be in WRITABLE. `containers` has the pod and container name of each container ID.
+    Only conversions from and to version 1 of the CPU file need it. With `lossy`, values that the version can't express are left out.
 
     Raises:
-        CheckpointError: the contents are damaged, or the version can't express them.
+        CheckpointError: the checkpoint is damaged, or the version can't express it.
     """
     if checkpoint.problem is not None:
         raise CheckpointError(
@@ -312,7 +312,7 @@ _IDS_HINT = 'give --containers FILE with {"CONTAINER_ID": ["POD_UID", "CONTAINER
 
 
 def _assign_owners(checkpoint: Checkpoint, containers: Containers) -> Promises:
-    """Return the allocations by pod and container. For CPU sets by container ID, look up the pods and containers."""
+    """Return the allocations by pod and container. CPU sets that are stored by container ID are assigned to their containers."""
     pods = checkpoint.promises.pods
     for each, cpus in checkpoint.by_id.items():
         if each not in containers:
@@ -340,7 +340,7 @@ def _find_sets_by_id(promises: Promises, containers: Containers) -> dict[str, Cp
 
 
 def checkpoint_document(checkpoint: Checkpoint) -> Document:
-    """Format a checkpoint as plain values with stable names."""
+    """Convert a checkpoint to plain values with stable names."""
     promises = checkpoint.promises
     document: Document = {
         "kind": "Checkpoint",

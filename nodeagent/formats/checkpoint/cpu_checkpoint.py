@@ -1,4 +1,5 @@
-"""kubelet's file cpu_manager_state: encoded byte for byte from allocations, and decoded from every version.
+"""Encoder and decoder of kubelet's file cpu_manager_state. The encoded file is the same as kubelet's, byte for byte. Every version can be
+decoded.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -24,9 +25,7 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 3 is written
-    instead of 2.
-    """
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 3 is written instead of version 2."""
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
@@ -94,8 +93,8 @@ def decode_cpu_state(
     Args:
         text: the content of the file.
         pod_level: the gate PodLevelResourceManagers, with which version 3 is tried first.
-        initial: the containers known when the file is read, by ID, which version 1 needs.
-        newer: also decode the versions of kubelet 1.37.
+        initial: pod UID and container name of the containers known now, by container ID. Version 1 needs them.
+        newer: whether the versions of kubelet 1.37 are decoded, too.
     """
     try:
         document = decode_json(text)
@@ -117,7 +116,9 @@ def decode_cpu_state(
 
 
 def _decode_version_4(document: object) -> CpuRecord | Unreadable | None:
-    """Decode version 4 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file has another version."""
+    """Decode version 4 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file doesn't have this
+    version.
+    """
     try:
         outer = fields(document, ("data", "dataChecksum"))
         data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
@@ -164,7 +165,9 @@ def _create_record(policy: str, default: str, entries: Mapping[str, Sets], pods:
 
 
 def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
-    """Decode version 3. If decoding fails, the pod entries found so far remain for the next try, as in kubelet."""
+    """Decode version 3. If decoding fails, return the pod entries found so far, because kubelet keeps them when it tries the next
+    version.
+    """
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     try:
         found = fields(document, _NAMES)
@@ -236,21 +239,21 @@ def _parse_version_1_sets(value: object) -> dict[str, str]:
 
 
 class CpuContents(Struct, frozen=True):
-    """Contents of a file of any version, whether or not its checksum is correct."""
+    """Content of a file of any version, whether or not its checksum is correct."""
 
     policy: str
     default: str
     entries: Mapping[str, Sets]
-    """CPU sets by pod UID."""
+    """CPU sets by pod UID and container name."""
     containers: Mapping[str, str]
-    """CPU sets by container ID. Only version 1 contains them, because it doesn't name pods."""
+    """CPU sets by container ID. Only version 1 has them, because it doesn't name pods."""
     pods: Mapping[str, CpuSet]
     checksum: int
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, by version (or build between two versions). Versions that can't express
-        the contents are left out.
+        """Return the checksums that this content should have, by version (or by build between two versions). Versions that can't express
+        the content are left out.
         """
         dump = _dump_entries(self.entries)
         pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))

@@ -1,8 +1,9 @@
-"""kubelet's file kubelet_internal_checkpoint with the devices of each container: encoded byte for byte, and decoded.
+"""Encoder and decoder of kubelet's file kubelet_internal_checkpoint, which has the devices of each container. The encoded file has
+kubelet's bytes.
 
-The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not
-over the file's bytes. kubelet writes the entries in the random order of a Go map; this module sorts them. A device near
-several NUMA nodes is listed under each node.
+The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's
+bytes. kubelet writes the entries in the random order of a Go map, but this module sorts them. A device near several NUMA nodes is listed
+under each node.
 """
 
 import base64
@@ -32,7 +33,7 @@ from nodeagent.formats.syntax.go_json import (
 )
 
 _NOWHERE = -1
-"""NUMA node of devices without topology (kubelet's nodeWithoutTopology)."""
+"""Number that stands for the NUMA node of devices without topology (kubelet's nodeWithoutTopology)."""
 _NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
 _ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
 
@@ -42,7 +43,7 @@ class _Entry(Struct, frozen=True):
     container: str
     resource: str
     ids: tuple[tuple[int, tuple[str, ...]], ...]
-    """Device IDs by NUMA node, ascending."""
+    """Device IDs by NUMA node, in ascending order of nodes."""
     answer: bytes
 
 
@@ -73,7 +74,7 @@ def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
 
 
 class DeviceContents(Struct, frozen=True):
-    """Contents of a file, whether or not its checksum is correct."""
+    """Content of a file, whether or not its checksum is correct."""
 
     entries: tuple[_Entry, ...]
     registered: Mapping[str, tuple[str, ...]]
@@ -83,7 +84,7 @@ class DeviceContents(Struct, frozen=True):
 
     @property
     def sum(self) -> int:
-        """Correct checksum of these contents."""
+        """Return the checksum that this content should have."""
         return _compute_checksum(self.entries, self.registered)
 
     def pods(self) -> dict[str, PodPromises]:
@@ -125,7 +126,7 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
 
 
 def decode_device_contents(text: str) -> DeviceContents:
-    """Decode the file, with its checksum checked.
+    """Decode the file and check its checksum.
 
     Raises:
         DeviceCheckpointError: the text has another form or a wrong checksum.

@@ -1,4 +1,4 @@
-"""The file `host_settings` with the original values of the host settings that the agent has changed.
+"""The file `host_settings`, which has the original values of the host settings that the agent has changed.
 
 The file is sealed (`sealed.py`) and contains the record as JSON with sorted keys.
 """
@@ -20,11 +20,11 @@ _WAY_OUT = "the original settings are unknown: `cat /proc/irq/*/smp_affinity_lis
 
 
 class HostRecordError(NodeAgentError):
-    """The record of host settings can't be read by this version."""
+    """The file `host_settings` can't be read by this version."""
 
 
 def encode_record(boot: str, record: Record) -> bytes:
-    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed. A reboot restores all settings."""
+    """Encode a record of changes. `boot` is the ID of the boot in which the settings were changed, because a reboot resets all settings."""
     text = lru_cache(maxsize=None)(str)  # texts are cached, because many settings have the same few values
     settings = [
         [setting.kind.value, setting.name, text(change.before), [text(value) for value in change.ours]]

@@ -1,4 +1,4 @@
-"""Record of a running job as text, from which the agent recovers the job after a restart."""
+"""Record of a running job as text. The agent recovers the job from the record after a restart."""
 
 import json
 
@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 _MAX_PID = 2**22
-"""The kernel's PID_MAX_LIMIT."""
+"""Largest process ID (the kernel's PID_MAX_LIMIT)."""
 
 
 class JobRecord(Struct, frozen=True):
@@ -19,23 +19,23 @@ class JobRecord(Struct, frozen=True):
     user: int
     """User ID of the job's owner."""
     pid: int
-    """Process ID of the owner, the process that requested the job and becomes its command."""
+    """ID of the process that requested the job. It waits for the job's start, and then becomes the job's command."""
     start_ticks: int
-    """Start time of this process in the kernel's clock ticks. Together with the PID, the start time identifies the
-    process.
-    """
+    """Start time of this process in the kernel's clock ticks. PID and start time together identify the process."""
     ticket: str = ""
-    """Text that identifies the request if the owner repeats it after a restart of the agent. Empty if the job doesn't wait for room."""
+    """Text by which the agent recognizes the request if the owner repeats it after a restart of the agent. Empty means that the job
+    doesn't wait for room.
+    """
     since_ms: int = 0
-    """Time of the request, in milliseconds since the epoch. 0 if the job doesn't wait for room."""
+    """Time of the request, in milliseconds since the epoch. 0 means that the job doesn't wait for room."""
     max_ms: int = 0
-    """Longest time from the job's start to its end. 0 means no limit."""
+    """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
     ends_at_ms: int = 0
-    """Time of the job's end, in milliseconds since boot. 0 if the job has no limit, or has not started."""
+    """Latest end of the job, in milliseconds since boot. 0 means that the job has no time limit, or hasn't started."""
     reservation: str = ""
-    """Name of the job's reservation. Empty means that the job has no reservation."""
+    """Name of the job's reservation. Empty means that the job belongs to no reservation."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of the user when the job was requested."""
+    """Weight of the user at the time of the job's request."""
 
 
 def format_record(record: JobRecord) -> bytes:

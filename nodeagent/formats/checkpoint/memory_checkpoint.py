@@ -1,4 +1,5 @@
-"""kubelet's file memory_manager_state: encoded byte for byte from allocations, and decoded from every version.
+"""Encoder and decoder of kubelet's file memory_manager_state. The encoded file is the same as kubelet's, byte for byte. Every version can
+be decoded.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -40,15 +41,13 @@ T = TypeVar("T")
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Largest accepted node ID. A hostile ID could otherwise create a huge bitmask."""
+"""Largest accepted node ID. Without this limit, a hostile ID could create a huge bitmask."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 2 is written
-    instead of 1.
-    """
+    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 2 is written instead of version 1."""
     accounts = memory_accounts(promises)
     entries = promises.pods.fold(_ENTRIES)
     pods = promises.pods.fold(_POD_ENTRIES) if pod_level else None
@@ -73,8 +72,8 @@ def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: P
 
 
 _encode_without_pods = lru_cache(maxsize=4)(_encode_file)
-"""Encoder of the file if no pod holds memory, for instance under policy None. The text is cached, because it stays the same after each
-decision.
+"""Encoder of the file for the case that no pod holds memory, for instance under policy None. The text is cached, because decisions don't
+change it.
 """
 
 
@@ -103,7 +102,7 @@ def _encode_node(node: MemoryNode) -> str:
 
 
 def _dump_map(entries: Mapping[Any, T] | None, dump: Callable[[T], str]) -> str:
-    """Dump a map as Go's spew does. None is dumped as a nil map."""
+    """Format a map as Go's spew dumps it. None is formatted as a nil map."""
     if entries is None:
         return "<nil>"
     return f"map[{' '.join([f'{key}:{dump(value)}' for key, value in sorted(entries.items())])}]"
@@ -181,7 +180,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     Args:
         text: the content of the file.
         pod_level: the gate PodLevelResourceManagers, with which version 2 is tried first.
-        newer: also decode the versions of kubelet 1.37.
+        newer: whether the versions of kubelet 1.37 are decoded, too.
     """
     try:
         document = decode_json(text)
@@ -218,7 +217,7 @@ _RawEntries = dict[str, dict[str, _RawBlocks] | None] | None
 
 
 class MemoryContents(Struct, frozen=True):
-    """Contents of a file of version 1 or 2. Nulls are kept, because they affect the checksum."""
+    """Content of a file of version 1 or 2. Nulls are kept, because they affect the checksum."""
 
     policy: str
     machine: dict[int, _RawNode | None] | None
@@ -239,8 +238,8 @@ class MemoryContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Correct checksums of these contents, by version (or 1.36.0 as first merged). Versions that can't express the
-        contents are left out.
+        """Return the checksums that this content should have, by version (or 1.36.0 as first merged). Versions that can't express the
+        content are left out.
         """
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
@@ -330,7 +329,9 @@ def _parse_blocks(value: object) -> _RawBlocks:
 
 
 def _decode_version_3(document: object) -> MemoryRecord | Unreadable | None:
-    """Decode version 3 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file has another version."""
+    """Decode version 3 (kubelet 1.37), which stores JSON as a string, with a checksum. None means that the file doesn't have this
+    version.
+    """
     outer = fields(document, ("data", "dataChecksum"))
     data, checksum = string(outer["data"]), unsigned(outer["dataChecksum"])
     if not data and not checksum:

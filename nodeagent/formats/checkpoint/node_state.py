@@ -1,7 +1,7 @@
-"""The state file `nodeagent_state`, the only source of truth: encodes and decodes a NodeState.
+"""Encoder and decoder of a NodeState in the state file `nodeagent_state`, which is the only source of truth.
 
-The file is sealed (`sealed.py`) and contains the state as JSON with sorted keys. Equal states have equal bytes. A
-reader of version N reads all lower versions and refuses higher ones by name.
+The file is sealed (`sealed.py`) and contains the state as JSON with sorted keys. Equal states have equal bytes. A reader of version N
+reads all lower versions, and refuses higher versions with an error that names the version.
 """
 
 import json
@@ -38,7 +38,8 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 2
-"""Latest version of the format. A state is written as version 1 if nodeagent 0.1 can read it correctly. Release 0.1 refuses later versions.
+"""Latest version of the format. If nodeagent 0.1 can read a state correctly, the state is written as version 1. Release 0.1 refuses
+later versions.
 """
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20
@@ -48,7 +49,7 @@ Document = dict[str, Any]
 
 
 class NodeStateError(SealError):
-    """The bytes are not a state that this version can read. `is_newer` tells whether a later version wrote the state."""
+    """The content is not a state that this version can read. `is_newer` tells whether a later version wrote the state."""
 
     def __init__(self, message: str, *, is_newer: bool = False) -> None:
         super().__init__(message, way_out=_WAY_OUT, is_newer=is_newer)
@@ -61,16 +62,16 @@ class SavedState(Struct, frozen=True):
 
 
 def policies_of(placement: Placement) -> dict[str, str]:
-    """Return the policies that a saved state depends on, by configuration field."""
+    """Return the policies on which a saved state depends, by configuration field."""
     return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
 
 
 class StateEncoder:
-    """Encoder of consecutive states. Pods' entries that haven't changed since the previous state are not encoded again."""
+    """Encoder of consecutive states. Entries of pods are encoded again only if they have changed since the previous state."""
 
     def __init__(self) -> None:
         self._encoded: dict[int, tuple[PodEntry, str]] = {}
-        """Pods' entries of the last state and their texts, by the object identity of the entry."""
+        """Texts of the entries in the last state, each with its entry, by the object identity (`id`) of the entry."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
         keys = list(map(id, state.entries))
@@ -98,7 +99,7 @@ def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state as JSON values, including secrets. This document is the second line of the file."""
+    """Return the state as JSON values, including secrets. These values are the second line of the file."""
     pods = {uid: _encode_pod(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
@@ -111,7 +112,9 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state without the containers' variables, which may be secret, for the local API and for output."""
+    """Return the state as JSON values, for the local API and for output. The containers' variables are left out, because they may be
+    secret.
+    """
     document = state_document(state, policies)
     entries = document["entries"]
     for spec in (each["pod"]["spec"] for entry in entries for each in (entry, entry.get("refusedChange")) if each):
@@ -121,8 +124,8 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True, pods: Iterable[Pod] = ()) -> SavedState:
-    """Decode a state file. Without `judge`, a wrong checksum is accepted. Pods of the state that are among the given
-    pods are not decoded again.
+    """Decode a state file. Without `judge`, a wrong checksum is accepted. If a pod of the state equals one of the given pods, the given
+    object is reused.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
@@ -276,12 +279,14 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
 
 
 def _has_new_domain(entry: PodEntry) -> bool:
-    """Tell whether a pod's entry has a domain that nodeagent 0.1 doesn't know. Release 0.1 would treat such a pod as the agent's own."""
+    """Tell whether a pod's entry has a domain that nodeagent 0.1 doesn't know. Release 0.1 would take such a pod for one of the agent's
+    own pods.
+    """
     return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
 def _domain_of_source(source: str) -> str:
-    """Return the domain of a pod's entry that nodeagent 0.1 wrote without a domain."""
+    """Return the domain for an entry that nodeagent 0.1 wrote without a domain."""
     return source if source == "containerd" else OWN
 
 

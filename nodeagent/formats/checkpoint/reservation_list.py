@@ -1,4 +1,4 @@
-"""Reservations as text, from which the agent recovers them after a restart."""
+"""Reservations as text. The agent recovers the reservations from the text after a restart."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ def make_reservation(
     """Create a reservation.
 
     Raises:
-        PodOptionError: a job can't have this name or these amounts, or a resource other than CPUs and memory would be reserved.
+        PodOptionError: the name or an amount is invalid for a job, or a resource other than CPUs and memory would be reserved.
     """
     if CPU not in amounts or amounts.keys() - {CPU, MEMORY}:
         raise PodOptionError(

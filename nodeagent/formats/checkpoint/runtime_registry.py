@@ -1,6 +1,4 @@
-"""The registry of a container runtime's containers as JSON values, which are part of `nodeagent_state` if there are
-such containers.
-"""
+"""The registry of a container runtime's containers as JSON values. They are part of `nodeagent_state` if there are such containers."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Format of the agent's own files: a line with format, version and SHA-256 of the content, and then the content as a
-line of JSON.
+"""Format of the agent's own files. The first line has the format's name, its version and the SHA-256 of the content. The second line is
+the content as JSON.
 """
 
 import json
@@ -26,8 +26,8 @@ def seal(body: bytes, form: str, version: int) -> bytes:
 
 
 def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
-    """Check the header line of a file and return the content. `form` names the expected format, and `version` is the
-    latest readable version. `way_out` is the hint shown for a damaged file. Without `judge`, a wrong checksum is
+    """Check the header line of a file, and return the content. `form` is the name of the expected format, and `version` is the latest
+    readable version. `way_out` is the next step that the error for a damaged file suggests. Without `judge`, a wrong checksum is
     accepted.
 
     Raises:

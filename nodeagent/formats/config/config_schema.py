@@ -22,7 +22,7 @@ registerNode tracing localStorageCapacityIsolation containerRuntimeEndpoint imag
 userNamespaces systemPartition
 """
 KUBELET_UNUSED = tuple(_UNUSED.split())
-"""Fields of kubelet that are known but have no effect here."""
+"""Known fields of kubelet that have no effect here."""
 
 EVICTION_SIGNALS = (
     "memory.available",

@@ -1,4 +1,4 @@
-"""Formatter of a Config as the fields of a configuration file. `parse_config` reads the fields back as the same Config."""
+"""Formatter of a Config as fields of a configuration file. `parse_config` reads these fields back as the same Config."""
 
 import hashlib
 from typing import Any
@@ -17,8 +17,8 @@ Document = dict[str, Any]
 
 
 def config_fields(config: Config, *, with_places: bool = True) -> Document:
-    """Format every field, in the order of docs/reference/configuration.md. Paths and addresses are included only
-    `with_places`, because a running agent doesn't publish them.
+    """Format every field, in the order of docs/reference/configuration.md. Paths and addresses are included only with `with_places`,
+    because a running agent doesn't publish them.
     """
     placement = config.placement
     fields: Document = {
@@ -126,7 +126,7 @@ def device_entries(placement: Placement) -> list[Document]:
 
 
 def config_text(fields: Document) -> str:
-    """Format the fields as YAML, with a comment at fields with their default value."""
+    """Format the fields as YAML. Fields with their default value get a comment."""
     default = config_fields(Config())
     lines: list[str] = []
     for name, value in fields.items():
@@ -136,7 +136,7 @@ def config_text(fields: Document) -> str:
 
 
 def hash_config(config: Config) -> str:
-    """Return a short hash of all fields of a configuration. The form and the order of the fields in the file don't matter."""
+    """Return a short hash of all fields of a configuration. It doesn't depend on the notation and order of the fields in the file."""
     return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
 
 

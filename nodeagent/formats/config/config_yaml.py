@@ -1,6 +1,6 @@
 """Parser of a configuration with the fields of KubeletConfiguration and of the agent. All errors are reported at once.
 
-The parser doesn't need to know the machine that the configuration is for.
+The parser doesn't need to know the machine.
 """
 
 import difflib
@@ -59,22 +59,22 @@ _GATE_OF_POLICY = {
     "MemoryManager": ("memoryManagerPolicy", "None"),
     "TopologyManager": ("topologyManagerPolicy", "none"),
 }
-"""Feature gates of older kubelets for the managers, each with the field of the manager's policy and its default."""
+"""Feature gates of older kubelets for the managers, each with the configuration field of the manager's policy and the field's default."""
 _JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "featureGates")
-"""Fields with values that the managers check. This module checks all other fields."""
+"""Fields whose values the managers check. This module checks all other fields."""
 _MAX_TASKS = 2**22
 """The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
 _MAX_PROFILES = 32
 _MAX_SHARES = 32
-"""Maximum number of configured shares of users and groups. Each request for a job looks some of them up."""
+"""Maximum number of configured shares of users and groups. For each request of a job, shares are searched."""
 _MAX_WEIGHT = 10_000
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
-    """Parse a configuration, one document of YAML or JSON, or the part of another file that has kubelet's fields or
-    flags. Empty text is the default configuration. `source` is the file name shown in findings.
+    """Parse a configuration. It is either one document in YAML or JSON, or a part of another file that has kubelet's fields or flags. An
+    empty text is the default configuration. `source` is the file name in findings.
 
     Raises:
         DocumentError: the configuration is invalid. The error contains all findings.
@@ -89,11 +89,12 @@ def parse_config(content: bytes, source: str) -> Config:
 def judge_config(
     content: bytes, source: str, judge: Judge = find_impossible
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, by default those that are errors on every machine. `judge`
-    is called even after findings.
+    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors that occur on every machine. It is
+    called even if there already are findings.
 
     Returns:
-        The configuration with defaults for unreadable fields, or None if nothing is readable; and every finding.
+        The configuration, and every finding. Unreadable fields of the configuration have their defaults. It is None if nothing is
+        readable.
     """
     findings = Findings(source)
     found = read_configuration(content, findings)
@@ -208,7 +209,7 @@ class _ConfigReader:
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
 
     def _read_kind(self) -> bool:
-        """Read the kind, and tell whether the kind is KubeletConfiguration."""
+        """Read the document's kind, and tell whether it is KubeletConfiguration."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, *OWN_KINDS}:
             self._report("kind", f"must be {KUBELET_KIND} or {AGENT_KIND}, or absent", kind)
@@ -236,7 +237,7 @@ class _ConfigReader:
         return replace(JobBounds(group or "").apply_share(of_all), shares=tuple(shares))
 
     def _read_profiles(self, shipped: tuple[tuple[str, Profile], ...]) -> tuple[tuple[str, Profile], ...]:
-        """Read the profiles. A profile with the name of a shipped profile replaces the shipped one."""
+        """Read the profiles. A profile replaces the shipped profile with the same name."""
         listed = self._fields.object("profiles", keyed=True)
         if listed is None:
             return shipped
@@ -306,7 +307,7 @@ class _ConfigReader:
         return None if text in {"0%", "100%"} else number
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read the placement. `amounts` gives the reserved amounts. A threshold in percent is added once the machine is known."""
+        """Read the placement. `amounts` has the reserved amounts. A threshold in percent is added later, when the machine is known."""
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -347,7 +348,7 @@ class _ConfigReader:
         return replace(placement, feature_gates=self._read_gates(given))
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Return the feature gates that affect the agent. Most of kubelet's gates don't affect it."""
+        """Return those feature gates that affect the agent. Most of kubelet's gates don't."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}
@@ -366,7 +367,7 @@ class _ConfigReader:
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:
-        """Check the names of policies, in kubelet's words. The managers check the options and their combinations."""
+        """Check the names of policies, with kubelet's error texts. The managers check the options and their combinations."""
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
         if cpu not in CPU_MANAGER_POLICIES:
             allowed = "must be none or static"
@@ -534,7 +535,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_job_share(fields: Fields) -> JobShare:
-    """Read the weight of a user and the limits for the user's jobs."""
+    """Read a user's weight, and the limits for the user's jobs."""
     bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
     for key, bound in bounds.items():
         if bound is not None and bound.nano <= 0:
@@ -549,7 +550,7 @@ def _read_job_share(fields: Fields) -> JobShare:
 
 
 def _read_run_thresholds(fields: Fields) -> tuple[tuple[str, int], ...]:
-    """Read the thresholds for the runs on a node or with a profile."""
+    """Read the thresholds that apply to runs on a node or with a profile."""
     given = fields.object("runThresholds")
     if given is None:
         return ()

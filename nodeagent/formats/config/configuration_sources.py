@@ -1,4 +1,5 @@
-"""Finds the fields of a configuration in a text: one document, or a part of a file of another kind, such as kubeadm's.
+"""Search for the fields of a configuration in a text. The text is either one document, or a file of another kind with such fields, for
+example kubeadm's.
 
 As in kubelet, a flag overrides the field.
 """
@@ -30,16 +31,18 @@ _Path = tuple[str, ...]
 
 
 class _Form(Struct, frozen=True):
-    """A kind of document with fields of a KubeletConfiguration or with flags of kubelet."""
+    """A kind of document that has fields of a KubeletConfiguration, or flags of kubelet."""
 
     name: str
     group: str = ""
-    """Start of `apiVersion`. Empty for documents without `apiVersion` and `kind`, which are recognised by their fields or flags."""
+    """First part of `apiVersion`. It is empty for documents without `apiVersion` and `kind`, which are recognized by their fields or
+    flags.
+    """
     kinds: tuple[str, ...] = ()
     fields: _Path = ()
-    """Path of the object with the fields."""
+    """Path of the object that has the fields."""
     flags: _Path = ()
-    """Path of the flags: a list of `name=value`, an object of values, or a list of objects with name and value."""
+    """Path of the flags. They are a list of `name=value`, an object of values, or a list of objects with name and value."""
 
 
 _K3S = "the configuration of k3s or RKE2"
@@ -76,13 +79,13 @@ _FORMS = (
 
 
 class ConfigurationFields(Struct, frozen=True):
-    """The fields of a configuration in a text."""
+    """The fields of a configuration that were found in a text."""
 
     root: TreeNode
     notes: tuple[str, ...] = ()
-    """Notes about the used and the unused parts of a file that contains more than a configuration."""
+    """Notes on the used and unused parts of a file that has more than a configuration."""
     is_document: bool = True
-    """Whether all fields are in one document, so that its lines can be edited."""
+    """Whether all fields are in one document, whose lines can then be edited."""
 
 
 class _Part(Struct, frozen=True):
@@ -95,10 +98,10 @@ class _Part(Struct, frozen=True):
 
 
 def read_configuration(content: bytes, findings: Findings) -> ConfigurationFields | None:
-    """Find the configuration in a text: YAML, JSON or a command line.
+    """Find the configuration in a text, which may be YAML, JSON or a command line.
 
     Returns:
-        The fields of the configuration. None if nothing is readable; the findings then say why.
+        The fields of the configuration. None means that nothing is readable, for reasons given by the findings.
     """
     text = content.decode("utf-8", "replace")
     if is_command_line(text):
@@ -135,8 +138,8 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
 
 
 def _keep_node_configs(text: str, findings: Findings) -> str:
-    """Return the NodeConfigs in user data of EKS (MIME parts). Each NodeConfig keeps its line numbers, so that findings
-    name the lines of the file.
+    """Return only the NodeConfigs in user data of EKS (MIME parts). Each NodeConfig stays on its lines, so that findings have the line
+    numbers of the file.
     """
     from email import message_from_string  # noqa: PLC0415 - only for user data
 
@@ -160,13 +163,15 @@ def _keep_node_configs(text: str, findings: Findings) -> str:
 
 
 def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:
-    """Return the documents of a List, the form in which kubectl and oc print several documents. Return any other document itself."""
+    """Return the documents in a List, which is the form in which kubectl and oc print several documents. A document of another kind is
+    returned unchanged.
+    """
     items = _find_node(document, ("items",))
     return items.items if (_find_kind(document) or "").endswith("List") and isinstance(items, ListNode) else (document,)
 
 
 def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], findings: Findings) -> ConfigurationFields:
-    """Join the document of a configuration, if there is one, and the parts of other documents."""
+    """Join the document of a configuration, if there is one, with the parts of other documents."""
     entries = {entry.key: entry for entry in root or ()}
     entries.setdefault("kind", MapEntry("kind", Scalar(KUBELET_KIND)))
     for part in parts:
@@ -215,7 +220,7 @@ def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _
 
 
 def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
-    """Read flags in any of their notations."""
+    """Read flags in any of their three notations."""
     flags: list[Flag] = []
     items = node.items if isinstance(node, ListNode) else (node,)
     for item in items:

@@ -1,6 +1,6 @@
-"""Parser of the NRI settings in containerd's configuration: whether NRI is off, the socket, and the plugins' time limits.
+"""Parser of the NRI settings in containerd's configuration. These are whether NRI is off, the socket, and the time limits for plugins.
 
-A file may import others, which override it. Without a setting, NRI is off in containerd 1.7 and on since 2.0.
+A file may import other files, which override it. If no file has the setting, NRI is off in containerd 1.7 and on since 2.0.
 """
 
 import tomllib
@@ -16,17 +16,17 @@ _NS_PER_MS = 1_000_000
 
 
 class ConfiguredValue(Struct, frozen=True):
-    """A setting with the path of its file."""
+    """A setting, and the path of the file in which it is set."""
 
     value: Any
     path: str
 
 
 class NriConfig(Struct, frozen=True):
-    """NRI settings of containerd. A setting that is None isn't contained in any file."""
+    """NRI settings of containerd. A setting of None is set in no file."""
 
     is_off: ConfiguredValue | None = None
-    """Whether NRI is off, with the file that says so."""
+    """Whether NRI is off, with the file that says so. None means that no file says it."""
     socket: ConfiguredValue | None = None
     """Path of NRI's socket, with the file that sets it."""
     registration_timeout_ms: ConfiguredValue | None = None
@@ -38,7 +38,7 @@ class ContainerdConfigError(ValueError):
 
 
 def read_imports(content: bytes, path: str) -> tuple[str, ...]:
-    """Return the patterns of the imported files, in the order in which the file lists them.
+    """Return the patterns of the files that a file imports, in the order of the list.
 
     Raises:
         ContainerdConfigError: the file can't be read.

@@ -1,5 +1,5 @@
-"""Reader of the configuration's field `devices`, which selects the devices of extended resources. Loaded only if the
-field is set.
+"""Reader of the configuration's field `devices`, which selects the devices that form extended resources. The module is loaded only if
+the field is set.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The part of the configuration that affects allocations, as the running agent publishes it in plain values.
+"""The part of the configuration that affects allocations. The running agent publishes it as plain values.
 
 Writer and reader have the same version, so the document is not validated. Unlike a configuration file, it has no paths
 or addresses.
@@ -38,7 +38,7 @@ _PERCENT = re.compile(r"(?=\.?\d)\d{0,18}(\.\d{1,18})?", re.ASCII)
 
 
 def config_document(config: Config) -> Document:
-    """Format a configuration with KubeletConfiguration's names where they exist."""
+    """Convert a configuration to plain values, with KubeletConfiguration's names where they exist."""
     placement = config.placement
     plugins = [{"name": plugin.name, "options": dict(plugin.options)} for plugin in placement.cpu_plugins]
     return {

@@ -1,7 +1,7 @@
 """Search for the changes that kubelet's configuration and state need before kubelet may run on nodeagent's node.
 
-On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write
-the same cpuset and allocate each other's CPUs.
+On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write the same cpusets,
+and would allocate the same CPUs.
 """
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Name of the policy that makes no allocations, which is the default."""
+    """Name of the policy that allocates nothing. It is the default."""
     state_file: str
 
 
@@ -30,21 +30,21 @@ _MEMORY = _Manager("memoryManagerPolicy", "--memory-manager-policy", "None", "me
 
 class KubeletFiles(Struct, frozen=True):
     documents: tuple[tuple[str, bytes], ...] = ()
-    """Paths and contents of kubelet's configuration file and then of the files in its `--config-dir`, sorted by name.
-    Empty if there are no files.
+    """Paths and contents of kubelet's configuration file and of the files in its `--config-dir`, which follow sorted by name. There may
+    be no files.
     """
     arguments: tuple[str, ...] = ()
-    """Kubelet's command line, which overrides the documents. Empty if unknown or kubelet isn't running."""
+    """Command line of kubelet, which overrides the documents. It is empty if it is unknown or kubelet isn't running."""
     state_directory: str = "/var/lib/kubelet"
     cpu_state: str | None = None
-    """Content of cpu_manager_state. None if the file doesn't exist."""
+    """Content of cpu_manager_state. None means that the file doesn't exist."""
     memory_state: str | None = None
-    """Content of memory_manager_state. None if the file doesn't exist."""
+    """Content of memory_manager_state. None means that the file doesn't exist."""
 
 
 def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return the required changes with their files and lines. If there are none, kubelet may run. An unreadable file counts
-    as a change, too.
+    """Return the required changes with their files and lines. If there are none, kubelet may run. An unreadable file is reported as a
+    required change, too.
     """
     found: list[Finding] = []
     read = []

@@ -1,4 +1,4 @@
-"""Kubelet's command line flags as fields of a KubeletConfiguration, as defined in cmd/kubelet/app/options."""
+"""Command-line flags of kubelet as fields of a KubeletConfiguration, according to cmd/kubelet/app/options."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, T
 
 
 class Flag(Struct, frozen=True):
-    """One flag with its value, as given."""
+    """One flag with its value, as written."""
 
     name: str
     """Name without hyphens."""
@@ -26,12 +26,12 @@ _YAML_LINE = re.compile(r"""^(?:---\s*$|\{|-\s|["']?[A-Za-z][\w./+-]*["']?\s*:(?
 
 
 def is_command_line(text: str) -> bool:
-    """Tell whether a text has flags rather than fields: a command line, a unit, or a file of environment variables."""
+    """Tell whether a text has flags rather than fields. Such a text is a command line, a unit file, or a file of environment variables."""
     return _FLAG.search(text) is not None and _YAML_LINE.search(text) is None
 
 
 def split_command_line(text: str) -> tuple[Flag, ...]:
-    """Find the flags of a text with a shell's quotes, or of /proc/PID/cmdline.
+    """Find the flags in a text with shell quoting, or in the content of /proc/PID/cmdline.
 
     Raises:
         ValueError: a quote isn't closed.
@@ -58,7 +58,7 @@ def _split_words(line: str) -> Iterator[str]:
 
 
 def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...]:
-    """Join flags and values: `--name=value`, `--name value`, or `--name` for true."""
+    """Join flags with their values. The notations are `--name=value`, `--name value`, and `--name` for true."""
     flags: list[Flag] = []
     awaits = False
     for word in words:
@@ -75,10 +75,10 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
 
 
 def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag, ...]]:
-    """Convert flags to fields of a configuration. As in kubelet, the last value of a flag counts, and lists are combined.
+    """Convert flags to fields of a configuration. As in kubelet, a later value of a flag replaces an earlier one, and lists are combined.
 
     Returns:
-        The fields, and the flags that have no such field.
+        The fields, and the flags without a corresponding field.
     """
     fields: dict[str, MapEntry] = {}
     others: list[Flag] = []
@@ -93,7 +93,7 @@ def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag
 
 
 def join_entries(first: MapEntry, second: MapEntry) -> MapEntry:
-    """Join two values of a field. Objects and lists are combined. For any other kind of value, the second one counts."""
+    """Join two values of a field. Objects and lists are combined. Of any other kind of value, the second one is used."""
     match first.value, second.value:
         case MapNode(entries=before), MapNode(entries=after):
             merged = {entry.key: entry for entry in (*before, *after)}
@@ -120,7 +120,7 @@ def _read_integer(text: str, line: int | None) -> TreeNode:
 
 
 def _map_reader(separator: str, read: _Reader = _read_text) -> _Reader:
-    """Return the reader of `key=value,key=value`."""
+    """Return a reader of the notation `key=value,key=value`."""
 
     def read_map(text: str, line: int | None) -> TreeNode:
         pairs = [part.partition(separator) for part in text.split(",") if part.strip()]
@@ -131,7 +131,7 @@ def _map_reader(separator: str, read: _Reader = _read_text) -> _Reader:
 
 
 def _read_reserved_memory(text: str, line: int | None) -> TreeNode:
-    """Read `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi`."""
+    """Read the notation `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi`."""
     items: list[TreeNode] = []
     for part in filter(None, text.split(";")):
         node, _, amounts = part.partition(":")

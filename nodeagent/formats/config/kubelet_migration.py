@@ -1,4 +1,4 @@
-"""Translates a KubeletConfiguration into a nodeagent configuration with the same effect. Unused fields become comments.
+"""Translator of a KubeletConfiguration into a nodeagent configuration with the same effect. Unused fields become comments.
 
 The file's lines, order and comments are kept wherever possible.
 """
@@ -29,14 +29,14 @@ _SECRET = {"staticPodURLHeader"}
 class Migration(Struct, frozen=True):
     text: str
     config: Config
-    """The configuration parsed from the text."""
+    """Configuration that was parsed from the text."""
     kept: tuple[str, ...]
     commented: tuple[str, ...]
-    """Top-level fields that became comments."""
+    """Names of the top-level fields that became comments."""
     notes: tuple[str, ...]
-    """Notes about the used and the unused parts of a file that contains more than a configuration."""
+    """Notes on the used and unused parts of a file that has more than a configuration."""
     partly_used: tuple[str, ...]
-    """Parts of the kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
+    """Names of the parts of kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
 
 
 def migrate_config(content: bytes, source: str) -> Migration:
@@ -80,7 +80,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
 
 
 def _edit_lines(content: bytes, root: MapNode, reasons: dict[str, str]) -> str | None:
-    """Edit the text line by line. None means that this is impossible, because fields share lines or use anchors."""
+    """Edit the text line by line. None means that this isn't possible, because fields share lines or use anchors."""
     lines = content.decode("utf-8-sig").splitlines()
     starts = [entry.line for entry in root]
     if None in starts or len(set(starts)) < len(starts) or not root.entries:

@@ -1,5 +1,5 @@
-"""Reads the fields that affect placement, named as in KubeletConfiguration. Configuration files and scenarios share
-this reader.
+"""Reader of the fields that affect placement, which are named as in KubeletConfiguration. Configuration files and scenarios share this
+reader.
 """
 
 import re
@@ -19,7 +19,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
-    """Reader of the fields of one object. The managers check the names of policies and options."""
+    """Reader of one object's fields. The names of policies and options are left to the managers to check."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

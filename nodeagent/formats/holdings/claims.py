@@ -1,4 +1,4 @@
-"""Allocations of resource claims in the state file."""
+"""Encoder and decoder of the allocations of resource claims in the state file."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Document = dict[str, Any]
 
 
 def encode_claims(held: ClaimHoldings) -> Document:
-    """Encode the allocations of a pod's resource claims."""
+    """Encode the allocations of a pod's resource claims as JSON values."""
     claims = [
         {
             "claim": claim.claim,

@@ -1,4 +1,4 @@
-"""Pods' CPUs, and the CPU manager's accounts, in the state file."""
+"""Encoder and decoder of pods' CPUs, and of the CPU manager's accounts, in the state file."""
 
 from typing import Any
 

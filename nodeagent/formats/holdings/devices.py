@@ -1,4 +1,4 @@
-"""Pods' devices in the state file."""
+"""Encoder and decoder of pods' devices in the state file."""
 
 import base64
 from typing import Any

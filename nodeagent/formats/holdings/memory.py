@@ -1,4 +1,4 @@
-"""Pods' memory and huge pages, and the memory manager's accounts, in the state file."""
+"""Encoder and decoder of pods' memory and huge pages, and of the memory manager's accounts, in the state file."""
 
 from typing import Any
 

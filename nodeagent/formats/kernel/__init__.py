@@ -1,1 +1,3 @@
-"""Content of /sys, /proc and cgroup files: raw samples, and the machine and cgroup values derived from the samples."""
+"""Content of /sys, /proc and cgroup files. This package has raw samples, and derives the values of the machine and its cgroups from
+them.
+"""

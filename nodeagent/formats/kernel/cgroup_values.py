@@ -1,4 +1,4 @@
-"""Formats and parses cgroup v2 values in the notation of each kernel file, without accessing files."""
+"""Formatter and parser of cgroup v2 values in the notation of each kernel file. The module doesn't access files."""
 
 import re
 from functools import lru_cache
@@ -12,11 +12,11 @@ MAX = "max"
 
 
 class CgroupValueError(ValueError):
-    """A cgroup file contains a text that the kernel would not write."""
+    """A cgroup file contains a text that the kernel doesn't write."""
 
 
 def format_value(value: Value) -> str:
-    """Format a value as the kernel does."""
+    """Format a value in the kernel's notation."""
     match value:
         case CpuSet() | NumaSet():
             assert value, "an empty cpuset must never be written: the kernel would grant the parent's"
@@ -36,7 +36,9 @@ def format_value(value: Value) -> str:
 
 
 def format_for_write(attribute: Attribute, value: Value) -> str:
-    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because the kernel never sees a write of zero bytes."""
+    """Format a value for writing. An empty set of exclusive CPUs becomes a newline, because a write of zero bytes doesn't reach the
+    kernel.
+    """
     return "\n" if attribute is Attribute.CPUSET_CPUS_EXCLUSIVE and not value else format_value(value)
 
 

@@ -1,7 +1,8 @@
-"""Counters of /proc/interrupts and /proc/softirqs since boot: a row per interrupt or kind, a column per CPU.
+"""Counters of /proc/interrupts and /proc/softirqs since boot. There is a row for each interrupt or kind of softirq, and a column for each
+CPU.
 
-Both files are large on large machines (600 rows of 512 columns are 3 MB), and few rows change between two samples. Only
-changed rows are parsed.
+On large machines, both files are large (600 rows with 512 columns are 3 MB), but few rows change between two samples. Only changed rows
+are therefore parsed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,8 @@ from nodeagent.core.model.idset import CpuSet
 
 CLAIMED = "claimed"
 INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
-"""Kinds of interrupts: from devices, from devices with a fixed affinity, requested by the container, from timers, from
-other CPUs, and others.
+"""Kinds of interrupts. They come from devices, from devices with a fixed affinity, from devices on the container's request, from timers,
+from other CPUs, or from elsewhere.
 """
 _SOFTIRQ_KINDS = {
     "NET_TX": "network",
@@ -26,33 +27,33 @@ _SOFTIRQ_KINDS = {
     "RCU": "tick",
 }
 SOFTIRQ_KINDS = (*dict.fromkeys(_SOFTIRQ_KINDS.values()), "other")
-"""Kinds of softirqs, by the means to keep them off a CPU. SCHED and RCU follow the scheduler's tick (nohz_full=). HI
-and TASKLET are `other`.
+"""Kinds of softirqs, classified by the way to keep them off a CPU. SCHED and RCU follow the scheduler's tick (nohz_full=). HI and
+TASKLET are `other`.
 """
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
-"""Range of the kernel's counters, which are 32-bit unsigned."""
+"""Number at which the kernel's counters wrap around, because they are 32-bit unsigned."""
 
 
 class CpuCounts(Struct, frozen=True):
-    """One sample of a file, with unparsed rows."""
+    """One sample of a file, whose rows haven't been parsed."""
 
     columns: tuple[int, ...]
-    """Number of the CPU of each column. /proc/interrupts has columns for online CPUs only."""
+    """CPU number of each column. /proc/interrupts has columns only for online CPUs."""
     rows: Mapping[bytes, bytes]
-    """Text of each row after the colon, by the label before the colon."""
+    """Text after the colon of each row, by the label before the colon."""
 
 
 class Increase(Struct, frozen=True):
     label: str
     source: str
-    """Last word of the row, which names the device. Empty if the row has no such word."""
+    """Last word of the row, which names the device. It is empty if the row has no such word."""
     by_cpu: Mapping[int, int]
 
 
 def parse_cpu_counts(text: bytes) -> CpuCounts | None:
-    """Split the text of one of the two files into rows. None means that the text has another form."""
+    """Split the text of either file into rows. None means that the text has another form."""
     head, *lines = text.splitlines() or [b""]
     names = head.split()
     if not names or not all(name.startswith(b"CPU") and name[3:].isdigit() for name in names):
@@ -66,10 +67,10 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 
 
 def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
-    """Yield the increase of each row on these CPUs between two samples.
+    """Yield the increase of each row between two samples, on these CPUs.
 
-    A CPU that came online between the samples is left out. A counter that was reset counts from 0, because the interrupt number was freed
-    and perhaps reassigned. An overflow is corrected.
+    A CPU that came online between the samples is left out. A reset counter counts from 0, because the interrupt number was freed and
+    perhaps reassigned. An overflow is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
@@ -113,7 +114,7 @@ def softirq_kind(row: Increase) -> str:
 
 
 def _split_row(row: bytes, count: int) -> tuple[list[bytes], str]:
-    """Split a row into its columns and its last word. The result for a row without a count per CPU, such as ERR or MIS, has no columns."""
+    """Split a row into its columns and its last word. A row without a count per CPU, such as ERR or MIS, gives no columns."""
     words = row.split(None, count)
     if len(words) < count or not b"".join(words[:count]).isdigit():
         return [], ""

@@ -1,7 +1,7 @@
-"""Derivation of the tasks that ran on some CPUs, with the number and time of their runs, from the kernel's histograms.
+"""Derivation, from the kernel's histograms, of the tasks that ran on some CPUs, and how often and how long they ran.
 
-A histogram has only sums of timestamps. The sums suffice, because the sum of all ends minus the sum of all starts is
-the total running time.
+A histogram has only sums of timestamps. They are sufficient, because the sum of all ends minus the sum of all starts is the total
+running time.
 """
 
 from collections import defaultdict
@@ -16,22 +16,22 @@ _IDLE = 0
 """ID of every CPU's idle task."""
 _WRAP = 2**64
 _MOST_FILTER_CHARACTERS = 3500
-"""Maximum length of a trigger's filter in characters, because filter and keys must fit into one page."""
+"""Maximum length of a trigger's filter in characters. Filter and keys together must fit into one page."""
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 """Softirqs by vector (include/linux/interrupt.h), with the names in /proc/softirqs."""
 
 
 class Counted(Struct, frozen=True):
-    """Histogram of one event, with the time when counting started."""
+    """Histogram of one kind of event, with the time at which counting started."""
 
     text: bytes
     from_ns: int
     by_ns: int
-    """Latest time at which counting started, in nanoseconds of CLOCK_MONOTONIC, like the timestamps."""
+    """Latest possible time of the start of counting, in nanoseconds of CLOCK_MONOTONIC, like the timestamps."""
 
 
 class CpuHistograms(Struct, frozen=True):
-    """Histograms in the kernel's format, all stopped at the same time."""
+    """Histograms in the kernel's format. All of them were stopped at the same time."""
 
     switches: Counted
     interrupt_entries: Counted

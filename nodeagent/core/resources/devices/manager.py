@@ -224,7 +224,7 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Return the wanted number of devices, from `first` and then from `rest`. Within each list, devices that the plugin prefers come
+    """Return the wanted number of devices, first from `first` and then from `rest`. In `rest`, devices that the plugin prefers come
     first (kubelet: devicesToAllocate).
     """
     preferred = frozenset[str]()

@@ -39,7 +39,7 @@ def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
 
 
 def begin_pod(promises: Promises, uid: str) -> Promises:
-    """Count a pod as active while it is being decided. It takes over the devices of an ended pod with the same UID."""
+    """Count a pod as active during the decision on it. The pod takes over the devices of an ended pod with the same UID."""
     books = promises.of(DeviceBooks)
     if uid not in books.ended:
         return promises
