@@ -96,7 +96,7 @@ class NodeView(Struct, frozen=True, dict=True):
     observation: Observation | None = None
     """Observed cgroups and processes. None means that nothing has been observed yet."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
-    """Cgroups of the pinned systemd units, as paths below the root cgroup, by unit name."""
+    """Cgroup of each pinned systemd unit, as a path below the root cgroup, by unit name."""
     pools: "tuple[DevicePool, ...]" = ()
     """Pools of extended resources. Empty if there are no such resources or devices haven't been scanned."""
     reservations: "tuple[ReservedRoom, ...] | None" = None

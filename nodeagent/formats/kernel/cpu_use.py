@@ -94,8 +94,7 @@ class CpuUse(Struct, frozen=True):
     unobserved: CpuSet
     """CPUs without a task switch during the measurement. One task or the idle task ran there all the time."""
     dropped: int
-    """Events that didn't fit into the kernel's tables. If there are any, counts are too small and times may be wrong.
-    """
+    """Number of events that didn't fit into the kernel's tables. If it isn't 0, counts are too small and times may be wrong."""
 
 
 def cpu_filter(cpus: CpuSet) -> str:

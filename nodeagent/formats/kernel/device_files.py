@@ -1,7 +1,7 @@
-"""Search for the files in /dev that give access to a PCI function, by its files in /sys.
+"""Search for the device files in /dev that give access to a PCI function. The function's files in /sys lead to them.
 
-For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5),
-DEVNAME of Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
+For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5), DEVNAME of
+Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
 """
 
 import re
@@ -42,8 +42,8 @@ def parse_device_file(directory: str, dev: str, uevent: str, *, is_block: bool) 
 def find_multipath_disk(name: str) -> str | None:
     """Return the multipath disk of an NVMe path. None means that the name isn't the name of an NVMe path.
 
-    With native multipath, a path such as nvme0c1n1 has no device file. The disk, nvme0n1, isn't below a controller in
-    /sys.
+    With native multipath, a path such as nvme0c1n1 has no device file. Only the disk nvme0n1 has a device file, but its directory in
+    /sys isn't below a controller.
     """
     found = _HIDDEN_DISK.fullmatch(name)
     return None if found is None else f"nvme{found[1]}{found[2]}"

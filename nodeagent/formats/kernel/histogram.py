@@ -13,7 +13,7 @@ _TOTAL = re.compile(rb"Totals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n 
 
 
 class HistogramSyntaxError(ValueError):
-    """The text doesn't have the kernel's format."""
+    """The text of a histogram doesn't have the kernel's format."""
 
 
 class Row(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Row(Struct, frozen=True):
 class Histogram(Struct, frozen=True):
     rows: tuple[Row, ...]
     dropped: int
-    """Events that didn't fit into the table."""
+    """Number of events that didn't fit into the table."""
 
 
 def parse_histogram(

@@ -1,4 +1,4 @@
-"""Paths and notation of host settings that contain CPUs or belong to a CPU."""
+"""Paths of the files of host settings that restrict CPUs or belong to a CPU, and the notation of their values."""
 
 from nodeagent.core.host.settings import WITH_TEXT, Setting, SettingKind, Value
 from nodeagent.core.model.idset import CpuSet, IdSetSyntaxError
@@ -94,7 +94,7 @@ def read_value(setting: Setting, text: str) -> Value:
 
 
 def describe_setting(setting: Setting) -> str:
-    """Return the setting's name for a message."""
+    """Return the setting's description for a message."""
     match setting.kind:
         case SettingKind.IRQ:
             return f"interrupt {setting.name}"

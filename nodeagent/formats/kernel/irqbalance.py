@@ -47,7 +47,7 @@ def format_ban_request(cpus: CpuSet) -> bytes:
 
 
 def format_leave_request(irqs: AbstractSet[int]) -> bytes:
-    """Format the request not to move these interrupts, and to move all others as before.
+    """Format the request that irqbalance leave these interrupts where they are, and move all others as before.
 
     Raises:
         IrqbalanceSyntaxError: the list exceeds irqbalance's limit.

@@ -39,7 +39,7 @@ class FileTexts(Struct, frozen=True):
     """Reasons why the other files couldn't be read, by file name."""
 
     def number(self, name: str) -> int | None:
-        """Return the whole number in a file. None means that the number is unknown."""
+        """Return the whole number in a file. None means that the file is missing or contains no whole number."""
         text = self.files.get(name, "").strip()
         return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -72,7 +72,7 @@ def idle_states_directory(cpu: int) -> str:
 
 
 def parse_siblings(texts: FileTexts, cpus: CpuSet) -> CpuSet | None:
-    """Return the other threads of these CPUs' cores. None means that they are unknown."""
+    """Return the other threads of these CPUs' cores. None means that the file with a core's threads is missing for some CPU."""
     found = [texts.files.get(siblings_file(cpu)) for cpu in cpus]
     if None in found:
         return None
@@ -80,7 +80,7 @@ def parse_siblings(texts: FileTexts, cpus: CpuSet) -> CpuSet | None:
 
 
 def parse_cpu_times_us(text: str) -> dict[int, dict[str, int]]:
-    """Parse the CPUs' lines of /proc/stat (proc_stat(5)). Returns microseconds by the names of the columns, by CPU."""
+    """Parse the CPUs' lines of /proc/stat (proc_stat(5)). The result contains microseconds by column name, for each CPU."""
     found = {}
     for line in text.splitlines():
         name, *columns = line.split()[: len(_STAT_FIELDS) + 1] or [""]

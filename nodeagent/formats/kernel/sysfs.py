@@ -302,7 +302,7 @@ def _read_cache_levels(sample: SysfsSample, cpu: int) -> dict[str, int]:
 def _find_core_classes(sample: SysfsSample, online: CpuSet) -> dict[str, CpuSet]:
     """Return the CPUs of a hybrid machine by class, or nothing if all cores have the same class.
 
-    Intel's PMU devices list them (Documentation/ABI/testing/sysfs-bus-event_source-devices). On other machines (Arm,
+    Intel's PMU devices list the CPUs of each class (Documentation/ABI/testing/sysfs-bus-event_source-devices). On other machines (Arm,
     AMD, guests, copied roots), the first available data decides that a core is an efficiency core:
 
     - Its capacity is below three quarters of the largest. Favoured cores differ by less.

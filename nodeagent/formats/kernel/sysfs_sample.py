@@ -1,6 +1,6 @@
 """Sampled content of /sys and /proc, and readers of single values. The values aren't interpreted.
 
-Captures contain the sample, too. It has everything that discovery needs. Missing files are never replaced by defaults.
+Captures contain the same sample, which includes all files that discovery needs. Missing files are never replaced by defaults.
 """
 
 import re

@@ -15,13 +15,13 @@ class TaskStat(Struct, frozen=True):
     state: str
     flags: int
     start_ticks: int
-    """Start time since boot. Unique together with the ID."""
+    """Start time in clock ticks since boot. Together with the ID, the start time identifies the task uniquely."""
     cpu: int
     """CPU on which the task ran last."""
     threads: int = 1
     """Number of threads of the task's process."""
     parent: int = 0
-    """PID of the parent. 0 means that the parent is outside of this PID namespace, or that there is none."""
+    """PID of the parent. 0 means that the task has no parent, or that the parent is outside of this PID namespace."""
     session: int = 0
     """PID of the session's leader. 0 means that the leader is outside of this PID namespace."""
 

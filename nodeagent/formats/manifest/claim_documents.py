@@ -226,7 +226,7 @@ def _read_constraint(fields: Fields, known: set[str]) -> MatchAttribute:
 
 
 def devices_document(spec: ClaimSpec) -> dict[str, object]:
-    """Format `spec.devices`. `read_devices` reads the result back unchanged."""
+    """Format `spec.devices` of a claim. `read_devices` restores an equal spec from the result."""
     document: dict[str, object] = {
         "requests": [
             {"name": request.name, "firstAvailable": list(map(_format_device_request, request.ways))}

@@ -27,7 +27,7 @@ PLACEMENT_FILE = "NODEAGENT_PLACEMENT_FILE"
 
 
 def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str], ...]:
-    """Return the variables with their values. An empty set has an empty value; device variables exist only if the
+    """Return the variables with their values. The variable of an empty set has an empty value. Device variables exist only if the
     container has devices.
     """
     places = (

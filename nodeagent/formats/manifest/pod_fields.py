@@ -335,9 +335,7 @@ def hash_uid(pod: Pod) -> str:
 
 
 def pod_to_document(pod: Pod) -> dict[str, object]:
-    """Format a pod as a v1 Pod of plain values. Equal pods have equal documents; `pod_from_document` reads a document
-    back unchanged.
-    """
+    """Format a pod as a v1 Pod of plain values. Equal pods have equal documents, and `pod_from_document` restores an equal pod."""
     spec: dict[str, object] = {
         "containers": [_format_container(c) for c in pod.apps()],
         "restartPolicy": pod.restart_policy.value,

@@ -1,4 +1,4 @@
-"""Parser of a manifest into pods. Each result is a valid Pod, or gives all errors of an invalid pod."""
+"""Parser of a manifest into pods. Each result is either a valid pod or the list of all errors of an invalid pod."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -260,7 +260,7 @@ def pod_from_document(document: Mapping[str, object], source: str = "pod") -> Po
 
 
 def checked_pod_from_document(document: Mapping[str, object], source: str) -> Pod:
-    """Read a pod like `pod_from_document` and validate it like a manifest.
+    """Read a pod like `pod_from_document`, and validate the pod like a manifest.
 
     Raises:
         DocumentError: the pod can't be read, or the API server would refuse it.

@@ -38,9 +38,7 @@ def full_unit_name(name: str) -> str:
 
 
 def unit_pod_name(unit: str) -> str:
-    """Return the name of a unit's pod: the unit's name if it is a valid pod name, otherwise a unique name derived from
-    it.
-    """
+    """Return the name of a unit's pod. This is the unit's name if valid for a pod, otherwise a unique name derived from the unit's name."""
     stem, _, kind = unit.rpartition(".")
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if usable == stem and len(unit) <= _LONGEST_NAME:

@@ -1,8 +1,8 @@
 """Command, args and environment of a container's process, with Kubernetes' `$(NAME)` references replaced, within
 limits.
 
-The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier
-variables; command and args can refer to all. `$$` means `$`, and an unknown reference stays unchanged.
+The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier variables, and command
+and args can refer to all variables. `$$` means `$`, and an unknown reference stays unchanged.
 """
 
 import json

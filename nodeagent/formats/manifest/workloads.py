@@ -43,7 +43,7 @@ def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
 
 
 def named_by_generator(root: TreeNode) -> TreeNode:
-    """Return the pod with a name made from `generateName`, if the pod has no other name."""
+    """Return the pod with a name made from `generateName`. A pod with another name, or without `generateName`, is returned unchanged."""
     metadata = root.get("metadata") if isinstance(root, MapNode) else None
     name = _find_name(metadata)
     if not isinstance(root, MapNode) or not isinstance(metadata, MapNode) or metadata.get("name") or not name:

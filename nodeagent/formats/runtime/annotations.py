@@ -61,7 +61,7 @@ class ReadAnnotations(Struct, frozen=True):
     stated: StatedPod
     """The values of the annotations that could be read."""
     findings: tuple[Finding, ...] = ()
-    """Errors in the annotations. If there are any, the pod must be refused."""
+    """Errors in the annotations. A pod with such errors must be refused."""
 
 
 def read_annotations(sandbox: Sandbox) -> ReadAnnotations:

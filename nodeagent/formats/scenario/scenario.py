@@ -144,7 +144,9 @@ def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
 
 
 def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each string with an unpaired surrogate. For a field's name, the path is the object's."""
+    """Yield the path and text of each string with an unpaired surrogate. If the string is a field's name, the path is that of the
+    field's object.
+    """
     if isinstance(value, str):
         if _HALF.search(value):
             yield path, value
@@ -158,7 +160,7 @@ def _find_halves(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> Document:
-    """Build an object. A name with two values is refused, because the intended value is unknown."""
+    """Build an object from (name, value) pairs. A repeated name is refused, because the intended value is unknown."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found

@@ -21,7 +21,7 @@ class DurationSyntaxError(ValueError):
 
 
 def parse_duration_ns(text: str) -> int:
-    """Parse a duration. `0` needs no unit; fractions of a nanosecond are dropped.
+    """Parse a duration. `0` needs no unit. Fractions of a nanosecond are dropped.
 
     Raises:
         DurationSyntaxError: the text is not a duration.

@@ -1,4 +1,4 @@
-"""Device pools as plain values, as the running agent publishes them."""
+"""Device pools as plain values, in the form that the running agent publishes."""
 
 from typing import Any
 

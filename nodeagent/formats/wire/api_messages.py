@@ -80,7 +80,7 @@ def _refuse_value(value: object) -> NoReturn:
 
 
 class _Strict:
-    """Decoder settings for `make_scanner`. A document with the same key twice, or with a constant such as NaN, is refused."""
+    """Decoder settings for `make_scanner`. Documents with a repeated key, or with a constant such as NaN, are refused."""
 
     strict = True
     object_hook = None

@@ -1,5 +1,5 @@
-"""Encoder and decoder of the launcher's protocol: one JSON object per packet. Each request has an answer; after
-`subscribe`, the launcher sends events.
+"""Encoder and decoder of the launcher's protocol: one JSON object per packet. Each request gets an answer. After `subscribe`, the launcher
+also sends events.
 
 The launcher doesn't import this module, because the launcher is independent of the agent. A test checks that both use the same
 protocol. The caller interprets the answers.
