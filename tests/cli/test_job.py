@@ -21,6 +21,7 @@ from nodeagent.cli.commands import job
 from nodeagent.cli.commands.job import read_plain_words
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import build_parser
+from nodeagent.cli.support.exit_status import EXIT_USAGE
 from nodeagent.cli.support.node import this_node
 from nodeagent.edge.cgroups.cgroup_entry import read_own_cpus
 from nodeagent.errors import NodeAgentError
@@ -466,3 +467,11 @@ def test_a_process_that_is_not_where_it_was_told_becomes_nothing() -> None:
 def test_without_a_command_nothing_is_asked() -> None:
     done = run("/nowhere/s", "--")
     assert (done.returncode, "name a command after --" in done.stderr) == (64, True)
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--idle-latency", "--governor", "--min-frequency", "--max-frequency"])
+def test_the_value_of_an_option_brings_no_other_setting(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "--cpus", "1", "--memory", "1Gi", f"{option}=a,boost=false", "--", "true"])
+    assert ended.value.code == EXIT_USAGE
+    assert f"argument {option}: 'a,boost=false' must not contain a comma" in capsys.readouterr().err

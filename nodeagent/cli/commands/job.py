@@ -134,6 +134,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         "--quiet",
         nargs="?",
         const=DEFAULT_PROFILE,
+        type=_read_word,
         metavar="PROFILE",
         help="give the job's cores the settings of this profile while the job runs (`profiles:` in the configuration); the default "
         "profile, quiet, takes whole cores with idle siblings, forbids idle states that take more than 5 microseconds to leave, and sets "
@@ -150,11 +151,15 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         ("--min-frequency", "FREQUENCY", "minFrequency", "lowest frequency of the job's cores, such as 2400MHz"),
         ("--max-frequency", "FREQUENCY", "maxFrequency", "highest frequency of the job's cores"),
     ):
+
+        def read(text: str, name: str = name) -> str:
+            return f"{name}={_read_word(text)}"
+
         parser.add_argument(
             option,
             dest="settings",
             action="append",
-            type=f"{name}={{}}".format,
+            type=read,
             metavar=metavar,
             help=f"{meaning}, while the job runs",
         )
@@ -423,6 +428,19 @@ def _read_threads(text: str) -> str:
     if text not in settings:
         raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor all")
     return settings[text]
+
+
+def _read_word(text: str) -> str:
+    """Return the value of an option that the agent gets as one word of a list.
+
+    Raises:
+        argparse.ArgumentTypeError: the value contains a comma, which would begin another setting.
+    """
+    import argparse
+
+    if "," in text:
+        raise argparse.ArgumentTypeError(f"{text!r} must not contain a comma; give each setting by its own option")
+    return text
 
 
 def _read_scheduler(text: str) -> tuple[str, str]:
