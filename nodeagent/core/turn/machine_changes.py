@@ -6,7 +6,9 @@ from nodeagent.core.model.violations import MachineChange
 
 
 def list_machine_changes(managers: Managers, before: Promises, after: Promises) -> tuple[MachineChange, ...]:
-    """List the values of the node that have changed, by resource. Also list the pods that have lost recorded hints or invalid leftovers."""
+    """List each value of the machine that differs between two states, by resource. Also list each pod whose records differ, because records
+    of CPUs and memory that the machine lacks have been dropped.
+    """
     changes = [
         change for resource in managers.providers.resources for change in resource.machine_changes(before, after)
     ]

@@ -22,7 +22,7 @@ from nodeagent.core.turn.pod_sources import PodSource
 
 
 class RequestKey(NamedTuple):
-    """Key of an unmet request."""
+    """Identity of an unmet request: its pod, its kind, and the container if the request is about a single container."""
 
     pod_uid: str
     kind: RequestKind

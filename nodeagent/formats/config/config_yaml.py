@@ -89,12 +89,12 @@ def parse_config(content: bytes, source: str) -> Config:
 def judge_config(
     content: bytes, source: str, judge: Judge = find_impossible
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors that occur on every machine. It is
-    called even if there already are findings.
+    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors that occur on every machine.
+    `judge` is called even if the parser has already found errors.
 
     Returns:
-        The configuration, and every finding. Unreadable fields of the configuration have their defaults. It is None if nothing is
-        readable.
+        The configuration, and every finding. Unreadable fields of the configuration have their defaults. None means that nothing of the
+        configuration is readable.
     """
     findings = Findings(source)
     found = read_configuration(content, findings)

@@ -43,7 +43,7 @@ class JobUsage(Struct, frozen=True):
 
 
 class UsageSample(Struct, frozen=True):
-    """All counters at one time."""
+    """Times of all CPUs and usage of all containers, read at the same time."""
 
     at_us: int
     """Time of a monotonic clock."""
@@ -112,7 +112,9 @@ def parse_memory_end(memory_events: str | None, memory_peak: str | None) -> tupl
 
 
 def times_by_cpu(times_us: Sequence[tuple[int, int]], online: CpuSet) -> Mapping[int, tuple[int, int]]:
-    """Return busy and total times by CPU, given in CPU order. The result is empty while a CPU is added or removed."""
+    """Map each CPU to its busy and total time. `times_us` contains the times in the order of the CPUs' numbers. The result is empty
+    while a CPU is added or removed, because the numbers of times and CPUs differ then.
+    """
     return dict(zip(online, times_us, strict=True)) if len(times_us) == len(online) else {}
 
 
