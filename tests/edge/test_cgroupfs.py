@@ -257,6 +257,17 @@ def test_only_the_changed_files_are_read_again_and_those_that_the_kernel_changes
     assert tree.read_changed(frozenset(), 0.0)[""].get(Attribute.CPU_MAX) == CpuMax(1, 2), "then each file is read"
 
 
+def test_nothing_is_kept_of_cgroups_that_a_container_makes(tmp_path):
+    told = {"pod1/app/deep": "cpuset.cpus"}
+    for path in ("", "pod1", "pod1/app", *told):
+        (tmp_path / path).mkdir(exist_ok=True)
+        (tmp_path / path / "cgroup.controllers").write_text("cpuset\n")
+    tree = CgroupTree(str(tmp_path), watch=SimpleNamespace(take_changes=told.items))
+    for part in (1.0, 0.0):
+        seen = tree.read_changed(frozenset(), part)
+        assert tree._read_texts.keys() == seen.keys() == {"", "pod1", "pod1/app"}  # noqa: SLF001 - what is kept
+
+
 def test_a_cgroup_without_cgroups_below_is_not_listed(tmp_path, monkeypatch):
     (tmp_path / "pod1/app/payload").mkdir(parents=True)
     (tmp_path / "pod1/app/payload/cgroup.procs").write_text("7\n")

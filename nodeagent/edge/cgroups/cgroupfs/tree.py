@@ -115,7 +115,7 @@ class CgroupTree:
         if only is not None:
             return {path: seen for path in only if (seen := self._read_one(path)) is not None}
         self._readings.doubt_all()
-        return self._readings.refresh(own, 0)
+        return self._refresh(own, 0)
 
     def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
         """Read the cgroups as `read` does, but only the cgroups that may have changed since the last reading, and a fraction of the others.
@@ -133,7 +133,13 @@ class CgroupTree:
             self._readings.doubt(path, file)
         if part and self._has_partitions:
             self._readings.doubt_containers()
-        return self._readings.refresh(own, part)
+        return self._refresh(own, part)
+
+    def _refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
+        found = self._readings.refresh(own, part)
+        if len(self._read_texts) > len(found):  # unmanaged cgroups were read, whose removal isn't followed
+            self._read_texts = {path: self._read_texts[path] for path in found}
+        return found
 
     def writing(self) -> AbstractContextManager[None]:
         """While the `with` block runs, hold back the wake-ups that the agent's own writes would cause."""
