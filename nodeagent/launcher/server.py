@@ -448,7 +448,8 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 
 def write_to_terminal(session: int, ticks: int, line: str) -> bool:
     """Write a line to the pseudoterminal of a session without waiting for room. Return False if that is impossible, if the leader started
-    after `ticks`, or if the leader sees another device there, because a container has pseudoterminals of its own with the same numbers.
+    after `ticks`, if the terminal is another user's, or if the leader sees another device there. A container has pseudoterminals of its own
+    with the same numbers, and so has each user who mounts a devpts in a namespace.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = read_stat_fields(session)
@@ -460,12 +461,26 @@ def write_to_terminal(session: int, ticks: int, line: str) -> bool:
         try:
             ours, theirs = os.fstat(terminal), Path(f"/proc/{session}/root{path}").stat()
             is_theirs = (ours.st_dev, ours.st_rdev) == (theirs.st_dev, os.makedev(PSEUDOTERMINAL, minor))
-            if major == PSEUDOTERMINAL and is_theirs and int(fields[19]) <= ticks:
+            if (
+                major == PSEUDOTERMINAL
+                and is_theirs
+                and ours.st_uid in list_users(session)
+                and int(fields[19]) <= ticks
+            ):
                 text = f"\r\n{line}\r\n".encode("ascii")
                 return os.write(terminal, text) == len(text)
         finally:
             os.close(terminal)
     return False
+
+
+def list_users(pid: int) -> set[int]:
+    """Return the users who may own a process's terminal: the real user, and the user who logged in and keeps the terminal under sudo."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    users = {int(status.partition("\nUid:")[2].split()[0])}
+    with contextlib.suppress(FileNotFoundError):  # the kernel may lack the audit subsystem
+        users.add(int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii")))
+    return users
 
 
 def open_pidfd(run: ProcessRecord) -> int | None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,8 @@ import pytest
 from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.launcher.records import read_parent_and_start_ticks
 from tests.support.launcher_process import LauncherProcess
+
+OTHER = os.getuid() + 1
 
 
 @pytest.fixture
@@ -129,6 +132,26 @@ def test_a_containers_terminal_is_not_the_hosts_of_the_same_number(
         assert not tells(running, session)
         assert terminal.shown() == b""
         leader.stdin.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_another_user_does_not_reach_a_terminal_by_mounting_one_of_the_same_number_elsewhere(
+    running: LauncherProcess, terminal: Terminal, tmp_path: Path
+) -> None:
+    """Every user may mount in a user namespace. The leader's /dev/pts stays the host's."""
+    with tempfile.TemporaryDirectory() as directory:  # unlike tmp_path, everybody can reach it
+        Path(directory).chmod(0o755)
+        program = IN_CONTAINER.replace("/dev/pts", directory)
+        program = program.replace("number, held", f"os.setresuid({OTHER}, {OTHER}, {OTHER})\nnumber, held", 1)
+        (tmp_path / "lead.py").write_text(program)
+        own = f'mount -t devpts -o newinstance,ptmxmode=0666 devpts {directory} && exec "$@"'
+        words = ["unshare", "--mount", "sh", "-c", own, "sh", sys.executable, str(tmp_path / "lead.py")]
+        with subprocess.Popen([*words, str(terminal.number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as leader:
+            assert leader.stdin is not None
+            assert leader.stdout is not None
+            assert not tells(running, int(leader.stdout.readline()))
+            assert terminal.shown() == b""
+            leader.stdin.close()
 
 
 def test_a_terminal_that_takes_nothing_keeps_nobody_waiting(running: LauncherProcess, terminal: Terminal) -> None:
