@@ -11,6 +11,7 @@ from integration.contrib import CONTRIB
 SCRIPT = CONTRIB / "check/nodeagent-health"
 QUIET = "2 pods, 4 exclusive CPUs, 0 problems, 0 refused"
 WRONG = "1 pod, 1 exclusive CPU, 2 problems (launcher, sync), 1 refused: a (b), 3 refused (see: nodeagent inspect)"
+NAMED = "1 pod, 0 exclusive CPUs, 1 problem (manifest), 0 refused: /m/a problems (state, sync), 3 refused.yaml (see: nodeagent inspect)"
 NONE = 'nodeagent_problems{kind="other"} 0.0'
 
 
@@ -45,6 +46,7 @@ def ran(
         ),
         pytest.param(1, FORMER, "", ["other_release"], id="an agent of a former release, which the command can't ask"),
         pytest.param(2, WRONG, "", ["launcher", "refused", "sync"], id="by the status line alone"),
+        pytest.param(2, NAMED, "", ["manifest"], id="a file whose name reads like a status line"),
         pytest.param(2, "", 'nodeagent_problems{kind="crash_loop"} 12.0', ["crash_loop"], id="by the metrics alone"),
         pytest.param(2, WRONG, 'nodeagent_problems{kind="sync"} 1.0', ["launcher", "refused", "sync"], id="by both"),
         pytest.param(2, QUIET, NONE, ["difference"], id="only inspect sees it"),
