@@ -303,6 +303,7 @@ def test_wrong_arguments_are_exit_status_64_and_say_usage_and_next_step(words, r
         (["release", "--all", "--timeout", "86401"], "'86401' is not a number of seconds from 0 to 86400"),
         (["topology", "--root"], "--root"),
         (["completion"], "required: bash|zsh|fish"),
+        (["exec", "web", "--", "true"], "no command for container true: name it after --, such as: web true -- sh"),
         (["completion", "csh"], "'csh' is not one of bash, zsh, fish"),
     ],
 )

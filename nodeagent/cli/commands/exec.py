@@ -51,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
     """
     command = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
     if not command:
-        options.parser.error("name a command after --, such as: -- sh")
+        options.parser.error(
+            f"no command for container {options.container}: name it after --, such as: {options.pod} {options.container} -- sh"
+        )
     if command is options.argv and command[0].startswith("-"):
         options.parser.error(
             f"{command[0]} is in the place of the command: put options before the pod, and -- before the command"
