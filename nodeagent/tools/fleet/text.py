@@ -37,13 +37,15 @@ def render_inspection(document: Document, width: int = WIDTH) -> str:
             pods.append([f"{pod['namespace']}/{pod['name']}", pod["node"], state, cpus, pod["numaNodes"] or _NO_VALUE])
         lines += ["", *format_table(pods, width)]
     wrong = summary["unhealthy"]
-    verdict = "nothing needs attention"
+    verdicts = []
     if wrong:
         verb = "needs" if wrong == 1 else "need"
-        verdict = f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more)"
+        verdicts.append(
+            f"{format_count(wrong, 'node')} {verb} attention (nodeagent inspect, there or with --machine FILE, says more)"
+        )
     if unknown := sum(node["healthy"] is None for node in document["nodes"]):
-        verdict += f"; {format_count(unknown, 'node')} without an agent"
-    lines += ["", *break_text(verdict, width)]
+        verdicts.append(f"{format_count(unknown, 'node')} without an agent")
+    lines += ["", *break_text("; ".join(verdicts) or "nothing needs attention", width)]
     if times := sorted({node["copiedAt"] for node in document["nodes"] if node["copiedAt"] is not None}):
         lines += break_text(f"captured: {times[0] if len(times) == 1 else f'{times[0]} to {times[-1]}'}", width)
     return _join_lines(lines)

@@ -57,7 +57,7 @@ def test_a_machine_without_an_agent_is_no_healthy_node() -> None:
     document = describe_inspection([FleetNode("m", "m.json", machine())], [UnreadNode("x", "gone", "look")])
     json_schema.check(document, "fleet-inspection")
     assert (document["nodes"][0]["healthy"], document["nodes"][0]["cpus"]["onlineCount"]) == (None, 8)
-    assert render_inspection(document).splitlines()[-1] == "nothing needs attention; 1 node without an agent"
+    assert render_inspection(document).splitlines()[-1] == "1 node without an agent"
     assert document["unread"] == [{"source": "x", "why": "gone", "hint": "look"}]
 
 
