@@ -16,6 +16,7 @@ from nodeagent.formats.config.kubelet_flags import (
     flag_fields,
     is_command_line,
     join_entries,
+    read_argument,
     split_command_line,
 )
 from nodeagent.formats.syntax.documents import read_documents
@@ -226,9 +227,7 @@ def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _P
     for item in items:
         match item:
             case Scalar(value=str(text)):
-                name, equals, value = text.removeprefix("--").partition("=")
-                # In k3s, `name+=value` and `name-=value` change the value that k3s itself passes to a flag.
-                flags.append(Flag(name.rstrip("+-"), value if equals else "true", item.line))
+                flags.append(read_argument(text, item.line))
             case MapNode(entries=entries) if _find_text(item, "name") is not None and node is not item:
                 flags.append(Flag(_find_text(item, "name") or "", _find_text(item, "value") or "", item.line))
             case MapNode(entries=entries) if node is item:

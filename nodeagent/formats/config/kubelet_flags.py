@@ -19,9 +19,13 @@ class Flag(Struct, frozen=True):
 
 
 _BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
-_ASSIGNMENT = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*=)+(?=--)")
-"""Start of a line such as `KUBELET_EXTRA_ARGS=--max-pods=1` in a file of environment variables or of a unit."""
-_FLAG = re.compile(r"""(?:^|[\s"'=\0])--[a-z][a-z0-9-]+""")
+_ASSIGNMENT = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_]*+=)++(?=(?:.*\s)?--)")
+"""Start of a line such as `KUBELET_EXTRA_ARGS=-v=2 --max-pods=1` in a file of environment variables or of a unit."""
+_PASSED_ON = ("kubelet-arg", "kubelet-extra-args")
+"""Flags of k3s and RKE2, and of the start script of older EKS nodes. Their values are flags of kubelet."""
+_COMMENT = re.compile(r"^\s*;.*$", re.MULTILINE)
+"""The kind of comment that only units have."""
+_FLAG = re.compile(r"""(?:^|[\s"'=\0])--[a-z][a-z0-9_-]+""")
 _YAML_LINE = re.compile(r"""^(?:---\s*$|\{|-\s|["']?[A-Za-z][\w./+-]*["']?\s*:(?:\s|$))""", re.MULTILINE)
 
 
@@ -37,10 +41,10 @@ def split_command_line(text: str) -> tuple[Flag, ...]:
         ValueError: a quote isn't closed.
     """
     if "\0" in text:
-        return pair_flags(text.split("\0"))
+        return tuple(_pass_on(pair_flags(text.split("\0"))))
     flags: list[Flag] = []
     line, start = "", 1
-    for number, part in enumerate((*text.splitlines(), ""), 1):
+    for number, part in enumerate((*_COMMENT.sub("", text).splitlines(), ""), 1):
         start = start if line else number
         line += part.removesuffix("\\")
         if part.endswith("\\"):
@@ -48,7 +52,7 @@ def split_command_line(text: str) -> tuple[Flag, ...]:
         else:
             flags += pair_flags(_split_words(line), start)
             line = ""
-    return tuple(flags)
+    return tuple(_pass_on(flags))
 
 
 def _split_words(line: str) -> Iterator[str]:
@@ -62,16 +66,36 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
     flags: list[Flag] = []
     awaits = False
     for word in words:
-        if word.startswith("--"):
-            name, equals, value = word.removeprefix("--").partition("=")
-            awaits = not equals and _READERS.get(name, ("", _read_text))[1] is not _read_boolean
-            flags.append(Flag(name, value if equals or awaits else "true", line))
-        elif awaits and not word.startswith("-"):
+        if awaits and (not word.startswith("-") or flags[-1].name in _PASSED_ON):
             flags[-1] = Flag(flags[-1].name, word, line)
             awaits = False
+        elif word.startswith("--"):
+            name, equals, value = word.removeprefix("--").partition("=")
+            name = name.replace("_", "-")  # kubelet takes both
+            awaits = not equals and _READERS.get(name, ("", _read_text))[1] is not _read_boolean
+            flags.append(Flag(name, value if equals or awaits else "true", line))
         else:
             awaits = False
     return tuple(flags)
+
+
+def _pass_on(flags: Iterable[Flag]) -> Iterator[Flag]:
+    """Yield the flags that kubelet gets, directly or in the value of another program's flag."""
+    for flag in flags:
+        match flag.name:
+            case "kubelet-arg":
+                yield read_argument(flag.value, flag.line)
+            case "kubelet-extra-args":
+                yield from pair_flags(shlex.split(flag.value), flag.line)
+            case _:
+                yield flag
+
+
+def read_argument(text: str, line: int | None) -> Flag:
+    """Read a flag as `name=value`, the notation of k3s."""
+    name, equals, value = text.removeprefix("--").partition("=")
+    # In k3s, `name+=value` and `name-=value` change the value that k3s itself passes to a flag.
+    return Flag(name.rstrip("+-"), value if equals else "true", line)
 
 
 def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag, ...]]:

@@ -151,6 +151,30 @@ FILES = {
         f'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/c.sock {" ".join(WORDS)}"\n',
         ("uses kubelet's command line", "flags without effect here: --container-runtime-endpoint"),
     ),
+    "a unit whose variable begins with another word": (
+        f'[Service]\n ; --max-pods=1\nEnvironment="KUBELET_ARGS=\\\n  -v=4 $MORE {" ".join(WORDS)}"\n',
+        ("uses kubelet's command line",),
+    ),
+    "flags with underscores": (
+        f"kubelet {QUOTED.replace('-manager-', '_manager_')}",
+        ("uses kubelet's command line",),
+    ),
+    "k3s, a command line": (
+        f"k3s agent --node-name n1 {QUOTED.replace('--', '--kubelet-arg ')}",
+        ("uses kubelet's command line", "flags without effect here: --node-name"),
+    ),
+    "k3s, the words of /proc": (
+        "\0".join(("k3s", "server", *(f"--kubelet-arg={word.removeprefix('--')}" for word in WORDS), "")),
+        ("uses kubelet's command line",),
+    ),
+    "k3s, a file of variables": (
+        f'INSTALL_K3S_EXEC="server {" ".join(WORDS).replace("--", "--kubelet-arg=")}"\n',
+        ("uses kubelet's command line",),
+    ),
+    "older EKS nodes": (
+        f"#!/bin/bash\n/etc/eks/bootstrap.sh my-cluster --kubelet-extra-args '{' '.join(WORDS)}'\n",
+        ("uses kubelet's command line",),
+    ),
     "flags that are given twice": (
         f"kubelet --max-pods 7 --reserved-memory 0:memory=1Gi {' '.join(w for w in WORDS if 'memory=1Gi;' not in w).replace('kubelet', '')}".replace("<", "\\<")
         + " --reserved-memory 1:memory=500Mi",

@@ -53,7 +53,14 @@ def test_of_several_documents_the_last_one_that_says_it_counts() -> None:
     assert [one[:20] for one in said(OFF, "cpuManagerPolicy: static\n", HEAD)] == ["f1:1: cpuManagerPoli"]
 
 
-@pytest.mark.parametrize("flag", [("--cpu-manager-policy=static",), ("--v=2", "--cpu-manager-policy", "static", "--x")])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        ("--cpu_manager_policy=static",),
+        ("--cpu-manager-policy=static",),
+        ("--v=2", "--cpu-manager-policy", "static", "--x"),
+    ],
+)
 def test_the_command_line_counts_more(flag: tuple[str, ...]) -> None:
     (found,) = said(OFF, arguments=("kubelet", *flag))
     assert found.startswith('kubelet\'s command line: --cpu-manager-policy: "static": must be none')
