@@ -37,6 +37,7 @@ def test_without_a_kubelet_and_with_one_that_has_nothing_there_is_no_problem(roo
         ("etc/none", "", ("--cpu-manager-policy=static",), "--cpu-manager-policy"),
         ("var/lib/kubelet/cpu_manager_state", '{"policyName":"static"}', (), "rm /var/lib/kubelet/cpu_manager_state"),
         ("etc/cpu_manager_state", '{"policyName":"static"}', ("--root-dir", "/etc"), "rm /etc/cpu_manager_state"),
+        ("etc/cpu_manager_state", '{"policyName":"static"}', ("--root_dir=/etc",), "rm /etc/cpu_manager_state"),
     ],
 )
 def test_what_has_to_be_changed_is_named(

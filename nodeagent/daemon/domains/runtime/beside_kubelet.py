@@ -5,6 +5,7 @@ from pathlib import Path
 from nodeagent.edge.files import state_files
 from nodeagent.edge.runtime.kubelet import read_kubelet_arguments
 from nodeagent.formats.config.kubelet_beside import KubeletFiles, find_kubelet_conflicts
+from nodeagent.formats.config.kubelet_flags import pair_flags
 
 _CONFIG, _ROOT = "/var/lib/kubelet/config.yaml", "/var/lib/kubelet"
 _MAX_BYTES = 1 << 20
@@ -14,9 +15,10 @@ _MAX_PARTS = 100
 def kubelet_problem(root: Path = Path("/")) -> str | None:
     """Describe the kubelet settings that conflict with the agent. None means that none of the settings conflicts."""
     arguments = read_kubelet_arguments(root / "proc")
-    state_directory = _value_of_flag("--root-dir", arguments) or _ROOT
-    paths = [_value_of_flag("--config", arguments) or _CONFIG]
-    if parts := _value_of_flag("--config-dir", arguments):
+    flags = {flag.name: flag.value for flag in pair_flags(arguments)}
+    state_directory = flags.get("root-dir") or _ROOT
+    paths = [flags.get("config") or _CONFIG]
+    if parts := flags.get("config-dir"):
         paths += sorted(str(Path(parts, file.name)) for file in _below(root, parts).glob("*.conf"))[:_MAX_PARTS]
     try:
         found = find_kubelet_conflicts(
@@ -33,16 +35,6 @@ def kubelet_problem(root: Path = Path("/")) -> str | None:
             f"kubelet's files can't be read, so it is unknown whether kubelet manages CPUs: {err.message} ({err.hint})"
         )
     return "; ".join(map(str, found)) or None
-
-
-def _value_of_flag(flag: str, arguments: tuple[str, ...]) -> str:
-    """Return the value of the flag's last occurrence, as `--name=value` or `--name value`."""
-    found = ""
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == flag:
-            found = value if equals else "".join(arguments[index + 1 : index + 2])
-    return found
 
 
 def _text(root: Path, path: str) -> str | None:
