@@ -143,6 +143,21 @@ def test_a_node_without_a_configuration_is_decided_for_as_its_hint_says(
     assert main([*attempt, "--empty"]) == REFUSED
 
 
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize("config", ["none", "bad.yaml", "unsuitable.yaml"])
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_configuration_for_another_machine_is_to_be_corrected_with_and_without_its_pods(
+    command: str, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topology", "--topology", "4c", "-o", "json"]) == 0
+    Path("m.json").write_text(capsys.readouterr().out)
+    attempt = [command, "-f", "ok.json", "--machine", "m.json", "--config"]
+    for pods in ([], ["--empty"]):
+        assert main([*attempt, config, *pods]) == UNKNOWN
+        assert "--empty" not in capsys.readouterr().err
+    assert main([*attempt, "c.yaml"]) == 0
+
+
 ELSEWHERE = {
     "run": {78: "daemon/test_second_agent.py::test_a_second_agent_is_refused_and_touches_nothing"},
     "inspect": {

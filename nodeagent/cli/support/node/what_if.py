@@ -24,7 +24,7 @@ from nodeagent.core.model.refusals import StartRefused
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.model.topology import Topology
 from nodeagent.daemon.start.node_builder import load_plugins
-from nodeagent.daemon.start.startup import NAME_ANOTHER
+from nodeagent.daemon.start.startup import NAME_ANOTHER, StartError
 from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
@@ -88,6 +88,8 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
     try:
         known = read_node(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
+        if config is not None and isinstance(err, StartError):
+            raise  # a configuration that can't be used is no better without the pods
         # Here --config names the configuration to decide under, and not the configuration of the running pods.
         hint = err.hint.removesuffix(NAME_ANOTHER) if config is None else err.hint
         raise WhatIfError(
