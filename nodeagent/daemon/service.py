@@ -226,7 +226,7 @@ def run_turns(
     `standing` contains the problems that last as long as the process.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
-    # the first turn also covers all earlier reasons to wake up
+    # the first turn also handles all earlier reasons to wake up
     reasons = agent.wakeups.wait(0.0) - {WakeUpReason.TIMER} | {WakeUpReason.START}
     due, rescans = time.monotonic(), Rescans()
     unwatched = ""
@@ -257,7 +257,7 @@ def run_turns(
                 heart.is_ready = True
         manager.ping_watchdog()
         reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
-        # a turn has already read the changed cgroups
+        # if the last turn has already read all changed cgroups, no other turn is needed
         while reasons == {WakeUpReason.CGROUPS} and not watch.has_changes:
             reasons = agent.wakeups.wait(max(0.0, min(due - time.monotonic(), ping_seconds)))
         if reasons == {WakeUpReason.CGROUPS}:

@@ -151,7 +151,7 @@ def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[
         unread=reading.failed.keys(),
     )
     refused = places.write(planned.writes)
-    # without this file, a running agent logs the restored values as changes by other programs
+    # without this file, a running agent would log the restored values as changes by other programs
     with suppress(StateFileError):
         state_files.write_atomically(str(Path(directory) / PUT_BACK), b"", sync=Sync.NONE)
     count = sum(reading.settings[setting] != value for setting, value in planned.writes.items())
@@ -366,10 +366,10 @@ class HostSettings:
         try:
             self._record.save(planned.record)
         except StateFileError:
-            # The saved record is sufficient to restore original values.
+            # Original values can be restored without a new record, because the saved record contains them.
             restored = {s: value for s, value in planned.writes.items() if s in record and value == record[s].before}
             self._write(restored)
-            # without a record, the restored values would count as changes by another program
+            # otherwise, the next turn would report the restored values as changes by another program
             self._reported |= restored.items()
             raise
         if was_put_back:

@@ -118,9 +118,8 @@ class Questions:
         try:
             answer = ask()
         except DevicePluginFailedError as err:
-            answer = DevicePluginFailedError(
-                str(err)
-            )  # drop the traceback, because its frames refer to data that the plugin has sent
+            # the traceback is dropped, because its frames refer to data that the plugin has sent
+            answer = DevicePluginFailedError(str(err))
         except Exception as err:  # noqa: BLE001 - whatever it is, the decision must not wait for ever
             answer = DevicePluginFailedError(f"asking it has failed: {type(err).__name__}: {err}")
         with self._lock:

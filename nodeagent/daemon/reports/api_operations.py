@@ -47,9 +47,8 @@ class ApiOperations:
         try:
             await asyncio.to_thread(lambda: check_takeover(view.node, view.state, load_node(path)))
         except NodeAgentError:
-            self._agent.wakeups.wake(
-                WakeUpReason.CONFIGURATION
-            )  # the status line shows a problem with the agent's own file at once
+            # if the agent's own file is invalid, the next turn shows the problem in the status line
+            self._agent.wakeups.wake(WakeUpReason.CONFIGURATION)
             raise
         if arguments.get("apply") is True:
             await self._wait_for_turn(TurnRequest(), why=WakeUpReason.RELOAD)

@@ -17,10 +17,8 @@ from nodeagent.edge.observability.journal import SOCKET, Journal, is_journal
 from nodeagent.lean_imports import without
 from nodeagent.views.holdings.by_resource import promised_fields
 
-with (
-    without("rich"),
-    without("ssl"),
-):  # these imports would take 6 MiB of memory: 4 MiB for rich (coloured tracebacks), and 2 MiB for ssl (encryption for asyncio)
+# these imports would take 6 MiB of memory: 4 MiB for rich (coloured tracebacks), and 2 MiB for ssl (encryption for asyncio)
+with without("rich"), without("ssl"):
     import structlog
 
 AgentEvent = Literal[
@@ -123,7 +121,8 @@ def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.en
         logger = _JournalLogger(stream, journal)
         processors.append(_journal_fields)
     elif stream.isatty():
-        processors.append(structlog.dev.ConsoleRenderer(colors=False))  # stderr escapes colours, too
+        # no colours, because stderr escapes their control characters
+        processors.append(structlog.dev.ConsoleRenderer(colors=False))
     else:
         processors.append(_AS_JSON)
     log: Log = structlog.wrap_logger(

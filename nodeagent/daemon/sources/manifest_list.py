@@ -240,9 +240,8 @@ class _SourceDraft(Struct):
         from nodeagent.formats.manifest.claim_documents import ClaimDocuments, find_missing_documents  # noqa: PLC0415 - few nodes have claims
 
         documents = ClaimDocuments(document for _, document in self.claims)
-        doubled = {
-            id(document) for document in documents.doubled
-        }  # documents are compared by identity, because two files may contain equal documents
+        # documents are compared by identity, because two files may contain equal documents
+        doubled = {id(document) for document in documents.doubled}
         for source, document in self.claims:
             if id(document) in doubled:
                 text = f"{document.kind} {document.name} is also in another file, which is used: remove one of the two"

@@ -207,7 +207,7 @@ def _managers_with_devices(node: NodeSetup, pods: Iterable[Pod], devices: Device
 def _accept_state(managers: Managers, before: NodeState, after: NodeState) -> Start:
     if before == after:
         return Start(after)
-    # Running pods keep all their allocations, because only the free amounts have changed.
+    # Only free amounts of the machine have changed, so running pods keep all their allocations.
     changes = list_machine_changes(managers, before.promises, after.promises)
     texts = tuple(f"{change}: the machine differs from {STATE_FILE}: accepted" for change in changes)
     return Start(after, Recovery(texts, is_ordinary=all(change.is_ordinary for change in changes)))
@@ -217,7 +217,7 @@ def _recover_pod(entry: PodEntry, held: PodPromises, observed: ObservedCgroups) 
     groups = [observed.get(entry.container_path(status.name)) for status in entry.containers]
     runs = any(group is not None and group.is_populated for group in groups)
     ends = not runs and entry.deleting_since_ms is not None
-    # An inactive unit still has the agent's settings. If its pod were refused, they would not be restored.
+    # The pod of an inactive unit stays, too. If it were refused, the unit's former settings would not be restored.
     return RecoveredPod(entry.pod, held, stays=runs or entry.keeps_without_processes, ends=ends)
 
 

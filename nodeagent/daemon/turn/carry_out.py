@@ -117,7 +117,7 @@ def _update_host_settings(
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)
     root = next((want for want in wanted if not want.path), None)
-    # the pods' cgroup passes the CPUs of all partitions down
+    # the pods' cgroup must contain the CPUs of all partitions below it
     partitioned = CpuSet() if root is None else root.partition_cpus()
     to_avoid = cpus_to_avoid(node.config, node.topology, exclusive, partitioned - refused)
     interrupts = interrupt_requests(memory.state) if node.config.interrupt_isolation != "none" else ()

@@ -90,9 +90,8 @@ def _with_devices(
 ) -> tuple[TurnMemory, Managers]:
     """Return the managers with the devices that the decisions need. The devices are scanned only if the last scan isn't sufficient."""
     managers, gives = world.managers, bool(world.config.placement.devices)
-    due = {
-        one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER
-    }  # requests of a runtime's containers aren't included: the runtime's domain scans for devices itself
+    # requests for a runtime's containers aren't included, because the runtime's domain scans for devices itself
+    due = {one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER}
     manifests = tuple(one for one in list_manifests(seen.sources) if one.pod.uid not in world.quiet)
     is_new = bool(manifests) and needs_device_scan(manifests, state, world.retried | due, gives=gives)
     # A request that isn't due yet may become due within the turn.

@@ -57,7 +57,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     if not isinstance(domains, Problem):
         memory = replace(memory, unit_cgroups=domains.places)
         now_ms, set_by_ms, lead_ms = read_clock(memory.lead_ms)
-        if set_by_ms:  # the times in the state are shifted by the step of the clock
+        if set_by_ms:  # the clock was set, so all times in the state are shifted by the same step
             edges.log.warning("clock_stepped", by_ms=set_by_ms)
             memory = replace(memory, state=shift_times(memory.state, set_by_ms), lead_ms=lead_ms, is_saved=False)
     return Seen(memory, sources, runs, domains, now_ms, rescan, tuple(problems))

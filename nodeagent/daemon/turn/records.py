@@ -75,7 +75,7 @@ class Recorder:
     def _set_aside(self, name: str) -> None:
         aside = state_files.set_aside(str(self._directory / name))
         if aside in self.set_aside:
-            return  # if a problem with this path was reported already, no other file has been set aside since
+            return  # the file was already set aside under this path, and reported then
         self._log.warning(
             "state_set_aside",
             file=name,

@@ -158,9 +158,8 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
     try:
         return container_variables(launch.placement.device_answers, {name for name, _ in launch.container.env})
-    except (
-        ProtobufError
-    ) as err:  # the plugin's answer was checked when it was received, but this copy was read from a file
+    # the plugin's answer was checked when it was received, but this copy was read from a file
+    except ProtobufError as err:
         return f"invalid answer of a device plugin: {err}"
 
 

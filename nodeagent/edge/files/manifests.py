@@ -377,7 +377,7 @@ def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: Ab
         if name[0] == "." or name[-1] == "~":
             continue
         read, stamp = files.get(name), tuple[int, ...]()
-        with suppress(OSError):  # as in _read_all
+        with suppress(OSError):  # the attempt to read the file below reports the problem
             stamp = _stamp(os.stat(name, dir_fd=directory_fd))
         if read is not None and stamp[: _INODE + 1] != read.stamp[: _INODE + 1]:
             return None

@@ -103,9 +103,8 @@ class PlacementFiles:
                 _ensure_directory(directory)
             temporary.unlink(missing_ok=True)  # a crash may have left the file
             with temporary.open("xb") as file:
-                os.fchmod(
-                    file.fileno(), _FILE_MODE
-                )  # the umask has removed permissions from the mode that open was given
+                # the umask has removed permissions from the mode that open was given
+                os.fchmod(file.fileno(), _FILE_MODE)
                 file.write(content)
             temporary.replace(path)
         except OSError as err:

@@ -32,7 +32,7 @@ def find_interrupts_on(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterr
         with suppress(OSError, ValueError):
             number = int(directory.name)
             bound = is_bound(number, root)
-            # the kernel uses only one CPU of the mask
+            # the kernel delivers a bound interrupt to only one CPU of its mask
             file = "effective_affinity_list" if bound else "smp_affinity_list"
             affected = CpuSet.parse((directory / file).read_text(encoding="ascii").strip()) & cpus
             name = _read_name(root, number) if affected else ""

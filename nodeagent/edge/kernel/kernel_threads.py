@@ -89,7 +89,7 @@ class KernelThreads:
                 self._known[process] = look
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            except OSError as err:  # without this error, the thread would count as ended
+            except OSError as err:  # a thread that is left out here would count as ended
                 raise KernelThreadsError(f"cannot read {directory}: {err.strerror}", hint=_HINT) from err
         return found
 

@@ -214,7 +214,7 @@ def _escape(name: str) -> str:
 def _read_text(base: str, path: str, *, listed: bool) -> str | None:
     full = f"{base}/{path}"
     try:
-        # a copied root may have a pipe here; without O_NONBLOCK, opening it would wait for a writer
+        # in a copied root, the path may be a FIFO; without O_NONBLOCK, opening it would wait for a writer
         descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as err:
         if _is_absent(full, err, listed=listed):
@@ -242,9 +242,8 @@ def _read_target(base: str, path: str, *, listed: bool) -> str | None:
     try:
         return _escape(str(Path(full).readlink()))
     except OSError as err:
-        is_copied = (
-            err.errno == errno.EINVAL and Path(full).is_dir()
-        )  # a copied root may have the link's target instead
+        # in a copied root, a copy of the target may have replaced the link
+        is_copied = err.errno == errno.EINVAL and Path(full).is_dir()
         if is_copied or _is_absent(full, err, listed=listed):
             return None
         raise _make_error(full, err, listed=listed) from err

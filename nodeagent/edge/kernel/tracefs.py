@@ -93,7 +93,7 @@ class CpuRecording:
             TracefsError: a counter cannot be read.
         """
         ended_ns = time.monotonic_ns()
-        # from here on, only events of this process reach the triggers
+        # this ends the count, because from here on, only events of this process reach the triggers
         self._write("set_event_pid", str(os.getpid()))
         counted = {event: Counted(self._read(event), *began) for event, began in self._began.items()}
         return CpuHistograms(

@@ -142,7 +142,7 @@ def _is_of_interest(message: bytes) -> bool:
     try:
         return any(event.get("SUBSYSTEM") in _SUBSYSTEMS for event in _load_parser()().parse(message))
     except ValueError:
-        return True  # in case of doubt, a scan that isn't necessary does no harm
+        return True  # a message that can't be parsed may be of interest, and a needless scan does no harm
 
 
 @cache

@@ -209,7 +209,7 @@ class LauncherClient:
             if kept is not None and kept[0] != inode:
                 kept[1].close()
             elif kept is not None:
-                # a request may be lost while the launcher executes its new version; every request may be repeated
+                # if the request is lost while the launcher executes its new version, it is sent again; repeating a request does no harm
                 with contextlib.suppress(ConnectionError):
                     answer = self._exchange(kept[1], request, inode)
             answer = answer or self._exchange(self._connect(ANSWER_SECONDS), request, inode)

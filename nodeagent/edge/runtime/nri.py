@@ -266,7 +266,7 @@ class NriConnection:
         finally:
             with contextlib.suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
-            while not has_ended:  # the reader may be waiting until the queue is no longer full
+            while not has_ended:  # the queue is emptied, because the reader may be waiting for room in it
                 has_ended = not pieces.get().data
             reader.join()
         if not self._closed:
@@ -339,7 +339,7 @@ class NriConnection:
         channel = None
         try:
             channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            # settimeout isn't used: connect would then fail at once while the backlog is full (unix(7), EAGAIN).
+            # With settimeout, connect would fail at once while the backlog is full (unix(7), EAGAIN).
             timeval = struct.pack("ll", int(self._send_seconds), int(self._send_seconds % 1 * 1_000_000))
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             channel.connect(os.fspath(self._path))

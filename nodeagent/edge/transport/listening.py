@@ -78,7 +78,7 @@ def _listen_tcp(address: TcpAddress) -> socket.socket:
     )[0]
     listener = socket.socket(family, kind, protocol)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart must not wait for old connections
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections may be in TIME_WAIT
         listener.bind(place)
         listener.listen(BACKLOG)
     except OSError:

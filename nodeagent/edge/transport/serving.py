@@ -214,7 +214,7 @@ class Server:
             else:
                 await self._send_and_close(writer, self._service.make_refusal(Broken.BUSY), unread=reader)
         except OSError:
-            pass  # the client has disconnected, or doesn't read its answer (this includes timeouts)
+            pass  # the client has disconnected, or hasn't read its answer in time
         finally:
             self._forget(task)
             if writer is not None:

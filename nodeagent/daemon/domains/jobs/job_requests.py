@@ -119,7 +119,7 @@ class JobRequests:
                     await self._check_turn(pod.uid, peer.uid)
                 placement = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
-            if not ticket:  # a waiting job keeps its place while the agent restarts, until its owner ends
+            if not ticket:  # if the agent stops now, a job in the queue keeps its place until its owner exits
                 self._jobs.give_up(pod.uid)
             raise
         except TimeoutError as err:

@@ -249,7 +249,7 @@ class Jobs:
         with self._lock:
             asked_ms, self._asked_ms = self._asked_ms, read_boot_ms()
             ends = [job.record.ends_at_ms for job in (self._jobs or {}).values()]
-            # Ends since the last call also count, because the thread wasn't waiting for them.
+            # End times that have passed since the last call count as 0 seconds, because the thread didn't wait for them.
             return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
@@ -430,7 +430,7 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            # the process is no longer in the cgroup of the earlier job that it owned
+            # the same process owned another job before, and has now left that job's cgroup
             if other is not job and other.owner.pid == job.owner.pid:
                 self._drop(uid)
                 self._wake()

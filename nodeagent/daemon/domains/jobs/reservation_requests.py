@@ -101,9 +101,8 @@ class ReservationRequests:
         try:
             async with asyncio.timeout(MAX_TURN_SECONDS):
                 obstacle = await self._queue.find_obstacle(new)
-                if (
-                    obstacle is not None
-                ):  # a refused request is answered at once, so the reservation no longer needs to be held
+                # a request with an obstacle is answered at once, and no reservation is held for it
+                if obstacle is not None:
                     return obstacle
                 state = await asyncio.wrap_future(self._reservations.hold(new))
             obstacle = await self._queue.find_obstacle(new, state)
@@ -116,9 +115,8 @@ class ReservationRequests:
         finally:
             if not has_room:
                 self._reservations.drop_held()
-        if (
-            has_room
-        ):  # even if this request is cancelled, the next one is decided on only when this reservation is saved
+        # even if this request is cancelled, the next request is decided only after this reservation was saved
+        if has_room:
             saving = asyncio.get_running_loop().run_in_executor(None, self._reservations.keep, new)
             try:
                 await asyncio.shield(saving)

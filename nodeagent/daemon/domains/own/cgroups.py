@@ -66,7 +66,7 @@ class OwnDomain(PassiveDomain):
                 and run != self._runs.get(attempt)
                 and (path := self._list_paths(look.state).get(attempt))
             ):
-                self._tree.doubt(path)  # the cgroup is read again, because the kernel counts its OOM kills there
+                self._tree.doubt(path)  # the ended container's cgroup is read again, because it counts OOM kills
         self._runs = runs
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
         changed = frozenset[str]()

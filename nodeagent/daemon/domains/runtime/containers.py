@@ -297,7 +297,7 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # the runtime may call at any time, and its calls are not among the compared inputs
+        return self.is_served  # a turn must also handle the runtime's calls, which no compared input shows
 
     @property
     def is_unsettled(self) -> bool:
@@ -425,7 +425,7 @@ class RuntimeDomain(PassiveDomain):
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Correct(key, id_, wanted):
                     cpus = self._memory.cgroups.cpus_of(id_)
-                    # If the container is still on the CPUs that it got at creation, it only lacks the CPUs of the shared pool.
+                    # A container on the CPUs that it got at creation isn't misplaced. It only lacks other CPUs of the shared pool.
                     if cpus is not None and not cpus <= wanted.exclusive_cpus | reserved:
                         misplaced.setdefault(id_, Misplaced(id_, key, cpus))
                 case Refuse(key, id_, reason, is_first=True):

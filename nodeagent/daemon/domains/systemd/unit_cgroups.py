@@ -125,7 +125,7 @@ class UnitCgroups:
             is_populated = cgroup is not None and cgroup.is_populated
             if known is not None and known.is_down and not is_populated:
                 down.add(path)
-            # If the unit's file was removed or masked, the unit may still have processes.
+            # Even if the unit's file was removed or masked, the unit may still have processes.
             if known is None or not problem or (known.id == unit and is_populated):
                 observed[path] = self._observe(path, known, cgroup)
         self.last_read = UnitsRead(unanswered, tuple(unknown), frozenset(down))
@@ -141,13 +141,13 @@ class UnitCgroups:
     def _observe(self, path: str, known: UnitProperties | None, cgroup: ObservedCgroup | None) -> ObservedCgroup:
         around = self._find_ancestor("" if known is None else known.cgroup)
         cpus = None if around is None else around.cpus_effective
-        if known is None:  # an unknown unit may run on all of these CPUs, and its settings can't be changed
+        if known is None:  # an unknown unit may have processes on any of these CPUs
             return _observed_without_cgroup(path, cpus, is_populated=True)
         recorded = self._recorded().get(unit_at(path))
         if cgroup is not None and cgroup.is_populated:
             attributes = tuple(each for each in cgroup.attributes if each[0] in _UNIT_ATTRIBUTES and each[1])
             return replace(cgroup, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
-        # systemd applies the settings before the unit's first process starts, so the settings count, not the values of an empty cgroup.
+        # systemd applies the unit's settings before the first process starts. If the cgroup is empty, the settings count, not its values.
         settings = known.settings
         given = (
             (Attribute.CPUSET_CPUS, settings.allowed_cpus),

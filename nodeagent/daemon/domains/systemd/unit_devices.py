@@ -124,7 +124,7 @@ class UnitDevices:
         files, left_out = frozenset[DeviceFile](), None
         if there.load_state == LOADED and (own or there.is_closed):
             files, left_out = self._find_files(unit, devices)
-            # If the unit's own settings have a rule for a file, this rule stays, because systemd has one rule per file.
+            # systemd has one rule per file. If the unit's own settings have a rule for a file, this rule stays.
             wanted = tuple(
                 f"{path} rw"
                 for path in sorted({file.path for file in files} - {rule.partition(" ")[0] for rule in own})

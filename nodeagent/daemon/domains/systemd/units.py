@@ -60,7 +60,7 @@ class SystemdDomain(PassiveDomain):
             self._entries, self._sources = look.state.entries, look.sources
             self._paths = unit_paths((*look.state.pods_of_units(), *_pods_in(look.sources)))
         units = self._units_without_pod(look)
-        # While a manifest can't be read, it might define a pod that pins these units.
+        # A manifest that can't be read now might define a pod that pins one of these units.
         is_unclear = any(s.is_blind or s.is_partial or s.unreadable or s.misspelt for s in look.sources)
         self._left = frozenset() if is_unclear else frozenset(f"{UNITS_LEFT}/{unit}" for unit in units)
         self._unclear = frozenset(f"{UNITS_UNCLEAR}/{unit}" for unit in units) if is_unclear else frozenset()

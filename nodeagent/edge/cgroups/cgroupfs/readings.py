@@ -123,7 +123,8 @@ class CgroupReadings:
                 known[path], changed = now, True
                 if before is None:
                     self._read_below(path, own, known)
-        if "" in self._in_doubt_below and "" in self._known:  # all cgroups below a new cgroup have just been read
+        # if the pods' cgroup is new, all cgroups below it have just been read
+        if "" in self._in_doubt_below and "" in self._known:
             changed |= self._read_below("", own, known)
         self._in_doubt.clear()
         self._in_doubt_below.clear()

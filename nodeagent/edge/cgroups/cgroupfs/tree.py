@@ -137,7 +137,8 @@ class CgroupTree:
 
     def _refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
         found = self._readings.refresh(own, part)
-        if len(self._read_texts) > len(found):  # unmanaged cgroups were read, whose removal isn't followed
+        # texts of unmanaged cgroups may be left, because nothing reports when such a cgroup is removed
+        if len(self._read_texts) > len(found):
             self._read_texts = {path: self._read_texts[path] for path in found}
         return found
 
@@ -290,7 +291,7 @@ class CgroupTree:
         self._has_partitions |= isinstance(kind, Partition) and kind.kind is not PartitionKind.MEMBER
         is_container = observed.get(Attribute.FALLBACK_CPUS) is not None
         if self._has_partitions and observed.is_populated and is_container and self._find_outside(path):
-            # CPUs may have come or gone between these readings, so both values are read a second time
+            # CPUs may have gone online or offline between the two readings, so both values are read again
             now = files.read_ids(path, EFFECTIVE_CPUS, CpuSet)
             observed = replace(observed, cpus_effective=now, elsewhere=self._find_outside(path))
         self._read_texts[path] = (content, observed)

@@ -217,9 +217,8 @@ class _Watching:
         if watch in self._outside:
             is_wanted = bool(mask & (_CREATE | _MOVED_TO | _MODIFY)) and name in self._outside[watch]
             if is_wanted and name:
-                self._note(
-                    self._root, _EVENTS
-                )  # no cgroup of the agent has changed, but the agent must read the cgroup outside the tree
+                # a cgroup outside of the agent's tree has changed, so the agent must read that cgroup again
+                self._note(self._root, _EVENTS)
             elif is_wanted:
                 self.changes = None
             return is_wanted
