@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nodeagent.cli.support.exit_status import EXIT_USAGE
+from nodeagent.cli.main import main
+from nodeagent.cli.support.exit_status import EXIT_AWAY, EXIT_USAGE
 from nodeagent.edge.systemd import units
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest
 from tests.cli.test_apply import AWAY, Live, Node, agent, document, live, node, run
@@ -133,6 +134,14 @@ def test_a_unit_that_systemd_does_not_know_yet_may_be_pinned_on_request(node: No
 def test_nobody_decides_where_the_agent_is_away(node: Node) -> None:
     status, _, err = node("pin", "db", *AMOUNTS, "--wait")
     assert (status, "hint: start it" in err) == (3, True)
+
+
+@pytest.mark.parametrize("text", [None, "maxPods: many"])
+def test_nobody_decides_without_an_agent_and_a_configuration(tmp_path: Path, text: str | None) -> None:
+    config = tmp_path / "wrong.yaml"
+    if text is not None:
+        config.write_text(text)
+    assert main(["pin", "db", *AMOUNTS, "--config", str(config), "--socket", str(tmp_path / "s")]) == EXIT_AWAY
 
 
 def test_who_waits_does_so_until_the_unit_has_its_cpus(agent: Live) -> None:

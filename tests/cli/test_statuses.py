@@ -8,7 +8,7 @@ import pytest
 
 from nodeagent.cli.main import main
 from nodeagent.cli.parser import build_parser, build_parsers
-from nodeagent.cli.support.definitions import extract_command
+from nodeagent.cli.support.definitions import Command, extract_command
 from nodeagent.cli.support.exit_status import EXIT_USAGE
 from scripts.reference import exit_statuses
 
@@ -17,6 +17,12 @@ AWAY, UNKNOWN, REFUSED, WRONG, NOT_STARTED = 3, 1, 4, 2, 125
 """The agent doesn't answer; not found out; refused; something is not as it should be; and for commands with a status of their own."""
 HERE = "--config c.yaml --socket s"
 DESCRIBED = "--topology 4c --config c.yaml"
+WITHOUT_ANYTHING = {
+    "inspect": "inspect", "interference": "interference", "probe": "probe web", "capture": "capture", "cpus": "cpus web",
+    "unpin": "unpin db", "apply": "apply ok.json", "diff": "diff ok.json", "delete": "delete web", "release": "release web",
+    "explain": "explain -f ok.json", "simulate": "simulate -f ok.json",
+}  # fmt: skip
+"""A line for each command that asks the agent, or else reads the configuration."""
 SWEEP = {
     AWAY: (
         f"inspect {HERE}", f"inspect web {HERE}", f"interference {HERE}", f"interference web {HERE}", f"probe web {HERE}",
@@ -25,6 +31,11 @@ SWEEP = {
         "queue --socket s", "reserve --list --socket s", "reserve --cpus 2 --for 1h --socket s", f"apply ok.json --wait {HERE}",
         f"delete web --wait {HERE}", f"unpin db --wait {HERE}", "retry web --socket s", f"release web {HERE}",
         "explain web --socket s", "explain -f ok.json --socket s", "simulate -f ok.json --socket s",
+        *(
+            f"{line} --config {config} --socket s"
+            for line in WITHOUT_ANYTHING.values()
+            for config in ("none", "bad.yaml")
+        ),
     ),
     UNKNOWN: (
         "inspect --machine none", "topology --machine none", "capture --out none/file", "check --machine none",
@@ -34,11 +45,6 @@ SWEEP = {
         "checkpoint show none", "checkpoint convert none --to cpu-v2", "checkpoint verify ok.json", f"explain -f none {DESCRIBED}",
         f"explain web {DESCRIBED}", "simulate none", f"simulate -f none {DESCRIBED}", "fleet inspect none", "fleet diff none none",
         "fleet capacity -f ok.json none", "probe --cpus 0 --compare none",
-        *(
-            f"{command} --config {config} --socket s"
-            for command in ("apply ok.json", "diff ok.json", "delete web", "unpin db")
-            for config in ("none", "bad.yaml")
-        ),
         *(
             f"topology --topology 4c -o {form} --config {config}"
             for form in ("text", "json", "yaml", "svg", "hwloc-xml", "nrt", "resourceslice")
@@ -206,10 +212,14 @@ UNPRODUCED = {"run": {1}}
 """Any error that has no status of its own."""
 
 
+def own_definition(name: str) -> Command:
+    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
+    return extract_command(found.parser)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_status_of_a_command_is_brought_about(name: str) -> None:
-    (found,) = [one for one in extract_command(build_parser([name])).subcommands if one.name == name]
-    told = {int(status) for status in exit_statuses(extract_command(found.parser)) if status.isdigit()} - {0}
+    told = {int(status) for status in exit_statuses(own_definition(name)) if status.isdigit()} - {0}
     swept = {status for status, lines in SWEEP.items() if any(line.partition(" ")[0] == name for line in lines)}
     elsewhere = ELSEWHERE.get(name, {})
     assert told == swept | elsewhere.keys() | UNPRODUCED.get(name, set())
@@ -222,4 +232,12 @@ def test_every_command_is_swept() -> None:
     swept = {line.partition(" ")[0] for status, lines in SWEEP.items() if status != EXIT_USAGE for line in lines}
     assert set(COMMANDS) - swept == {"run", "completion", "pin"}, (
         "run and pin need systemd: integration/test_service.py, tests/cli/test_pin.py; completion only prints"
+    )
+
+
+def test_every_command_is_tried_without_agent_and_configuration() -> None:
+    both = {name for name in COMMANDS if {"config", "socket"} <= {option.dest for option in own_definition(name).options}}
+    assert both - WITHOUT_ANYTHING.keys() == {"check", "exec", "pin", "topology"}, (
+        "check tells it as a failed check, exec has one status for all that it can't do, test_pin.py tries pin, and topology never asks the "
+        "agent for the configuration"
     )

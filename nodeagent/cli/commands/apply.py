@@ -10,7 +10,7 @@ from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EPILOG = """\
 exit status: 0: installed; 4: a pod would be refused, so nothing was installed, or is refused; 1: failure;
-3: the agent doesn't answer, so nothing is decided (--wait); 64: wrong arguments
+3: the agent doesn't answer, so nothing is decided (--wait), or the configuration can't be used either; 64: wrong arguments
 
 examples:
   nodeagent apply examples/guaranteed.yaml

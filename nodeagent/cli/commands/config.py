@@ -45,7 +45,7 @@ VERSION = 1
 _EPILOG = """\
 exit status: 0: success, the configuration is valid; 2: `validate`, `reload`: it is invalid, or can't be applied;
 1: FILE could not be read or used; 3: the agent doesn't answer (`reload`, `validate --running`;
-`show` without FILE: and no state is saved, or the configuration is missing, too);
+`show` without FILE: and no state is saved, or the configuration can't be used either);
 64: wrong arguments
 
 examples:

@@ -8,7 +8,8 @@ from nodeagent.cli.support.named_files import NamedFile
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EPILOG = """\
-exit status: 0: removed; 1: a manifest or pod is left; 3: the agent doesn't answer (--wait); 64: wrong arguments
+exit status: 0: removed; 1: a manifest or pod is left;
+3: the agent doesn't answer (--wait), or the configuration can't be used either; 64: wrong arguments
 
 examples:
   nodeagent delete default/web

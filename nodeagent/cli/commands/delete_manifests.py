@@ -26,7 +26,6 @@ from nodeagent.cli.support.node.this_node import NeverSavedError, UnknownStateEr
 from nodeagent.cli.support.places import DEFAULT_CONFIG
 from nodeagent.cli.support.pod_files import read_pod_files
 from nodeagent.core.model.state import NodeState, PodEntry
-from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.files.manifests import SUFFIXES, lock_manifests
 from nodeagent.views.apply.document import VERSION
 from nodeagent.views.apply.text import format_deleted, full_name
@@ -104,8 +103,6 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
             raise
         # The agent's state isn't needed to remove manifests from the directory.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
-    except StartError as err:
-        raise err from None  # without a usable configuration, even a running agent would not help
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 
 

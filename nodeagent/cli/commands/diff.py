@@ -7,7 +7,8 @@ from nodeagent.cli.support.manifest_arguments import add_manifests_argument
 from nodeagent.cli.support.node.arguments import add_agent_arguments
 
 _EPILOG = """\
-exit status: 0: nothing differs; 2: something differs; 1: could not be determined; 64: wrong arguments
+exit status: 0: nothing differs; 2: something differs; 1: could not be determined;
+3: the agent doesn't answer, and the configuration can't be used either; 64: wrong arguments
 
 examples:
   nodeagent diff examples/guaranteed.yaml || true

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_agent_arguments(parser)
     parser.epilog = """\
 exit status: 0: installed; 4: the pod would be refused, so nothing was installed, or is refused; 1: failure, or no such unit;
-3: the agent doesn't answer, so nothing is decided (--wait); 64: wrong arguments
+3: the agent doesn't answer, so nothing is decided (--wait), or the configuration can't be used either; 64: wrong arguments
 
 examples:
   nodeagent pin postgresql.service --cpus 4 --memory 8Gi --wait

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
     add_agent_arguments(parser)
     parser.epilog = """\
-exit status: 0: removed; 1: a manifest is left, or a unit is not restored; 3: the agent doesn't answer (--wait); 64: wrong arguments
+exit status: 0: removed; 1: a manifest is left, or a unit is not restored;
+3: the agent doesn't answer (--wait), or the configuration can't be used either; 64: wrong arguments
 
 examples:
   nodeagent unpin postgresql.service --wait

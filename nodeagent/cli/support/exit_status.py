@@ -14,7 +14,7 @@ OUTCOMES = {
     EXIT_ERROR: "not done, or not determined: stderr has the cause and the next step",
     EXIT_WRONG: "done, and something is not as it should be: stdout says what",
     EXIT_AWAY: "the agent doesn't answer, and the command can't do without it, for instance because no state is saved or the configuration "
-    "is missing, too",
+    "can't be used either (missing or invalid)",
     EXIT_REFUSED: "a pod was refused, or would be refused",
     EXIT_USAGE: "wrong arguments",
 }

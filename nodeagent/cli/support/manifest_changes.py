@@ -27,7 +27,6 @@ from nodeagent.core.model.config import Config, Errata
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState, Origin, PodEntry
 from nodeagent.core.turn.pod_sources import Manifest, find_effective
-from nodeagent.daemon.start.startup import StartError
 from nodeagent.edge.files import state_files
 from nodeagent.edge.files.manifests import SUFFIXES, ManifestFile, scan_manifests
 from nodeagent.edge.kernel.sysfs import read_machine
@@ -184,8 +183,6 @@ def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, What
         machine = WhatIfMachine(topology_of(read_machine()), "this one")
         place = locate_manifests(config, None, options.socket, is_live=False)
         return place, create_empty_node(machine, config, path, Errata.FIXED)
-    except StartError as err:
-        raise err from None  # without a usable configuration, even a running agent would not help
     place = locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
     return place, create_what_if_node(known)
 
