@@ -524,3 +524,26 @@ def test_what_a_manifest_hardly_means_is_said(run: RunCommand) -> None:
     assert note.startswith("spec.containers[0].resources.limits[memory]: ")
     out = run("explain", "-f", manifest("pods.yaml", written), "--topology", MACHINE, "--config", "config.yaml")[1]
     assert "64 is 64 bytes: is 64Mi meant?" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "meant"),
+    [
+        ("2", "500m", ["500Mi"]),
+        ("2", "1500m", ["1500Mi"]),
+        ("2", "0.5", ["500Mi"]),
+        ("2", "0.1Ki", ["1Mi"]),
+        ("2", "0.1Gi", ["103Mi"]),
+        ("40", "500m", ["500Mi"]),  # and fewer CPUs
+        ("2", "9999m", ["9999Mi", "8092Mi"]),  # which are more than there are
+    ],
+)
+def test_a_screen_suggests_one_amount_instead_of_a_fraction_of_a_byte(
+    run: RunCommand, cpu: str, memory: str, meant: list[str]
+) -> None:
+    manifest("pods.yaml", pod("web", container("app", cpu, memory)))
+    Path("config.yaml").write_text(WITH_MEMORY)
+    out = run("explain", "-f", "pods.yaml", "--topology", "4c.2t,memory=8Gi", "--config", "config.yaml")[1]
+    words = " ".join(out.split())
+    suggested = re.findall(r"is (\S+) meant|write (\S+)|memory (\S+) instead", words)
+    assert {amount for found in suggested for amount in found if amount} == set(meant), words

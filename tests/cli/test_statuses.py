@@ -236,8 +236,10 @@ def test_every_command_is_swept() -> None:
 
 
 def test_every_command_is_tried_without_agent_and_configuration() -> None:
-    both = {name for name in COMMANDS if {"config", "socket"} <= {option.dest for option in own_definition(name).options}}
+    both = {
+        name for name in COMMANDS if {"config", "socket"} <= {option.dest for option in own_definition(name).options}
+    }
     assert both - WITHOUT_ANYTHING.keys() == {"check", "exec", "pin", "topology"}, (
-        "check tells it as a failed check, exec has one status for all that it can't do, test_pin.py tries pin, and topology never asks the "
-        "agent for the configuration"
+        "check tells it as a failed check, exec has one status for all that it can't do, test_pin.py tries pin, and "
+        "topology never asks the agent for the configuration"
     )

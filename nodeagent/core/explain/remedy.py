@@ -62,7 +62,9 @@ class Attempts:
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
     ) -> None:
         self.what_if = what_if
+        self.given = pod
         self.pod = pod
+        """The pod from which a search starts: the given pod, with amounts that can be allocated."""
         self.refusal = refusal
         self.tried = tried
         self.left = budget

@@ -27,6 +27,7 @@ from nodeagent.core.model.pod_amounts import (
     make_change,
     sum_requests,
     with_amounts,
+    with_whole_bytes,
 )
 from nodeagent.core.resources.explainer import (
     MAX_AMOUNT,
@@ -95,8 +96,15 @@ def _explainers(attempts: Attempts) -> tuple[Explainer, ...]:
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Change the manifest: one amount, the same resource in several containers, or several amounts of one container.
 
-    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts.
+    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts. Where memory is a fraction of a
+    byte, all changes include the whole bytes that are probably meant, because policy Static admits no fraction.
     """
+    if attempts.what_if.managers.placement.memory_manager_policy == "Static":
+        for carry in list_adaptations(attempts.pod):
+            whole = carry(with_whole_bytes(attempts.pod))
+            if whole != attempts.pod and attempts.admits(whole):
+                return (_make_remedy(attempts, whole),)
+        attempts.pod = with_whole_bytes(attempts.pod)
     resources = list_memory_resources(attempts.pod)
     names = (CPU, *resources, *list_device_resources(attempts.pod))
     cpus, *others = [_change_one_or_several(attempts, name) for name in names]
@@ -144,7 +152,7 @@ def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carr
             )
             fit = find(search)
             if fit is not None:
-                yield _make_remedy(pod, search.pod_with(fit))
+                yield _make_remedy(attempts, search.pod_with(fit))
     yield from _change_container(attempts, pod, resource, find, carry)
 
 
@@ -155,7 +163,7 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
         changed = make_change(pod, (container,), resource, carry)
         fit = find(_Search.of(attempts, resource, changed, amount, shared=shared))
         if fit is not None:
-            yield _make_remedy(attempts.pod, changed(fit))
+            yield _make_remedy(attempts, changed(fit))
 
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
@@ -173,7 +181,7 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
         fewer = tuple(c for c in chosen if c is not container)
         if fewer and attempts.admits(make_change(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _make_remedy(attempts.pod, make_change(pod, chosen, resource, carry)(fit))
+    yield _make_remedy(attempts, make_change(pod, chosen, resource, carry)(fit))
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
@@ -181,7 +189,7 @@ def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[
     the amounts of one or several containers.
     """
     pods = _list_rounded_pods(attempts, resource)
-    enough = [_make_remedy(attempts.pod, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
+    enough = [_make_remedy(attempts, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
     if enough:
         return enough
     for pod in pods:
@@ -206,8 +214,8 @@ def _list_rounded_pods(attempts: Attempts, resource: str) -> Sequence[Pod]:
     return tuple(whole for whole in ((below,) if above == below else (below, above)) if whole != pod)
 
 
-def _make_remedy(before: Pod, after: Pod) -> Remedy:
-    found = tuple(list_differences(before, after))
+def _make_remedy(attempts: Attempts, after: Pod) -> Remedy:
+    found = tuple(list_differences(attempts.given, after))
     amounts = tuple(Amount(name, resource, str(was), str(now)) for name, resource, was, now in found)
     return Remedy(RequestChange.REQUEST, tuple(dict.fromkeys(name for name, *_ in found if name is not None)), amounts)
 
@@ -296,7 +304,7 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
                 found[name] = part.asked[name]
             else:
                 found[name] = part.search(attempts, found, name).find_smaller() or found[name]
-        return _make_remedy(attempts.pod, part.pod_with(found))
+        return _make_remedy(attempts, part.pod_with(found))
     return None
 
 
@@ -357,5 +365,5 @@ def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
         wanted = {name: amount + extra.get(name, 0) for name, amount in least.items()}
         changed = with_amounts(pod, None, wanted)
         if wanted != own and attempts.admits(changed):
-            yield _make_remedy(pod, changed)
+            yield _make_remedy(attempts, changed)
             return

@@ -117,6 +117,18 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
     )
 
 
+def with_whole_bytes(pod: Pod) -> Pod:
+    """Return the pod in which each request for a fraction of a byte is for the whole bytes that are probably meant."""
+
+    def whole(resources: ResourceRequirements) -> dict[str, int]:
+        memory = [(name, amount) for name, amount in resources.requests if name == MEMORY]
+        return {name: meant.value() for name, amount in memory if (meant := amount.as_whole_bytes()) != amount}
+
+    for container in pod.containers:
+        pod = with_amounts(pod, container.name, whole(container.resources))
+    return pod if pod.resources is None else with_amounts(pod, None, whole(pod.resources))
+
+
 def _with_container_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
     """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
     changed = replace(container, resources=_with_resource_amounts(container.resources, amounts))

@@ -17,7 +17,10 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei"
 _DECIMAL_POWER = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _SUFFIX_OF_POWER = {power: suffix for suffix, power in _DECIMAL_POWER.items()}
 _NANO = 10**9
+_MIB = 2**20
 _MAX_TEXT = 64
+_MOST_TYPED = 100
+"""Bytes below which thousandths of a byte mean MiB: 99999m means 97 GiB."""
 _MAX_NANO = (2**63 - 1) * _NANO
 
 
@@ -95,6 +98,16 @@ class Quantity(Struct, frozen=True):
         """Return the amount if Kubernetes could return it as int64, because it is whole and not in decimal form. Otherwise return None."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
+
+    def as_whole_bytes(self) -> "Quantity":
+        """Return the whole bytes that an amount of memory with a fraction of a byte probably means. A few thousandths of a byte are typed
+        instead of MiB (500m), and other fractions are left by a division (0.1Gi).
+        """
+        whole, rest = divmod(self.nano, _NANO)
+        if not rest:
+            return self
+        is_typed = whole < _MOST_TYPED and self.nano % (_NANO // 1000) == 0
+        return Quantity.of_bytes((self.milli() if is_typed else _ceil_div(self.value(), _MIB)) * _MIB)
 
     def rounded_up_to_milli(self) -> "Quantity":
         """Return the quantity as the API server stores it: rounded up to thousandths."""

@@ -67,9 +67,11 @@ def explain_tiny_memory(amount: Quantity, text: str) -> str | None:
     """Explain an amount of memory that probably lacks its unit. None means that the amount is plausible."""
     if not 0 < amount.value() < _LEAST_BYTES:
         return None
+    whole = amount.as_whole_bytes()
     number = _PLAIN_NUMBER.match(text)
+    meant = str(whole) if whole != amount else f"{number[0]}Mi" if number else None
     count = "1 byte" if amount.value() == 1 else f"{amount.value()} bytes"
-    return f"{text} is {count}" + (f": is {number[0]}Mi meant?" if number else "")
+    return f"{text} is {count}" + (f": is {meant} meant?" if meant else "")
 
 
 def explain_rounding(resource: str, text: str) -> str | None:

@@ -170,8 +170,8 @@ SENTENCES: list[tuple[str, Check]] = [
         lambda it, m: int(m[2]) == len(it.free & it.before.managers.topology.nodes[int(m[1])]),
     ),
     (
-        rf"(.*) requests ([^ ]+|.+ bytes\)?) of memory, which is not a whole number of bytes: write {AMOUNT}, for instance",
-        unread,
+        r"(.*) requests ([^ ]+|.+ bytes\)?) of memory, which is not a whole number of bytes",
+        lambda it, m: it.requests(m[1]).memory is None,
     ),
     (
         rf"(.*) requests (memory) with a decimal point, an m or too many digits, which is not read as whole bytes: write {AMOUNT}",

@@ -134,9 +134,7 @@ def explain_unread(trace: Trace) -> Iterator[str]:
                         f"whole bytes: write {Quantity.of_bytes(amount.value())}"
                     )
                 else:
-                    more = Quantity.of_bytes(-(-amount.value() // 2**20) * 2**20)
-                    requested = format_requested_bytes(amount)
-                    yield f"{owner} requests {requested} of {resource}, which is not a whole number of bytes: write {more}, for instance"
+                    yield f"{owner} requests {format_requested_bytes(amount)} of {resource}, which is not a whole number of bytes"
 
 
 def _describe_group(demands: Sequence[ResourceDemand], node: NodeHeadroom) -> str:
