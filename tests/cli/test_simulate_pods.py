@@ -404,3 +404,13 @@ def test_arguments_that_contradict_each_other_are_exit_status_64(
 def test_yaml_says_what_json_says(run: RunCommand) -> None:
     words = ("-f", manifest("pods.yaml", *PODS), *ON, *UNDER)
     assert yaml.safe_load(run("simulate", *words, "-o", "yaml")[1]) == simulated(run, *words)
+
+
+def test_no_heading_is_broken_at_80_columns_with_all_columns_there_are(run: RunCommand) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("0,8", "0"))
+    machine = "2s.2n.4l.8c.2t,memory=512Gi,hugepages-1Gi=64Gi,hugepages-2Mi=4094Mi"
+    words = ("simulate", "-f", manifest("web.yaml", pod("web", container("app", "2", "100Mi"))))
+    lines = run(*words, "--topology", machine, "--config", "config.yaml")[1].splitlines()
+    assert "NUMA  CPUS  FREE  WHOLE CORES  SPLIT   CACHES" in lines
+    at = lines.index("NUMA  HUGEPAGES-1GI FREE  HUGEPAGES-2MI FREE  MEMORY FREE")
+    assert re.fullmatch("0     64Gi of 64Gi        4094Mi of 4094Mi    [0-9]{6}Mi of [0-9]{6}Mi", lines[at + 1])

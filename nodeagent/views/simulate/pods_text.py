@@ -188,39 +188,39 @@ def format_placements(pods: Iterable[tuple[str, Iterable[Document]]], width: int
 
 
 def format_remaining(document: Document, width: int) -> Iterator[str]:
-    """Format the remaining resources of each NUMA node."""
+    """Format the remaining resources of each NUMA node. If CPUs and memory don't fit into the width side by side, memory has a table of its
+    own.
+    """
+    has_caches = any(node["caches"] for node in document["nodes"])
+    rows = [["NUMA", "CPUS", "FREE", "WHOLE CORES", "SPLIT", *(["CACHES"] if has_caches else [])]]
     resources = sorted(
         {n for node in document["nodes"] for n, amount in node["memory"].items() if amount["allocatable"]}
     )
-    has_caches = any(node["caches"] for node in document["nodes"])
-    rows = [
-        [
-            "NUMA",
-            "CPUS",
-            "FREE",
-            "WHOLE CORES",
-            "SPLIT",
-            *(["CACHES"] if has_caches else []),
-            *(f"{resource.upper()} FREE" for resource in resources),
-        ]
-    ]
+    amounts = [["NUMA", *(f"{resource.upper()} FREE" for resource in resources)]]
     for node in document["nodes"]:
-        amounts = [node["memory"].get(name, {"free": 0, "allocatable": 0}) for name in resources]
+        number = str(node["node"])
         rows.append(
             [
-                str(node["node"]),
+                number,
                 str(count_cpus(node["cpus"])),
                 str(node["freeCount"]),
                 str(node["wholeCores"]),
                 f"{count_cpus(node['splitCpus'])} ({node['fragmentationPercent']}%)",
                 *([f"{node['wholeCaches']} of {node['caches']}"] if has_caches else []),
-                *(format_readable_share(a["free"], a["allocatable"]) if a["allocatable"] else "none" for a in amounts),
             ]
         )
+        own = [node["memory"].get(name, {"free": 0, "allocatable": 0}) for name in resources]
+        shares = (format_readable_share(a["free"], a["allocatable"]) if a["allocatable"] else "none" for a in own)
+        amounts.append([number, *shares])
+    table = format_table([[*cpus, *memory[1:]] for cpus, memory in zip(rows, amounts, strict=True)], None)
+    rest = []
+    if max(map(len, table)) > width and resources:
+        table, rest = format_table(rows, width), ["", *format_table(amounts, width)]
     yield "Free for exclusive use (SPLIT: free CPUs of partly used cores)"
-    yield from format_table(rows, width)
+    yield from table
     summary = document["summary"]
     yield from break_text(
         f"{format_count(summary['freeCpus'], 'CPU')} in total, at most {summary['largestFreeNode']} on one NUMA node",
         width,
     )
+    yield from rest
