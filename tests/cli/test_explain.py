@@ -547,3 +547,10 @@ def test_a_screen_suggests_one_amount_instead_of_a_fraction_of_a_byte(
     words = " ".join(out.split())
     suggested = re.findall(r"is (\S+) meant|write (\S+)|memory (\S+) instead", words)
     assert {amount for found in suggested for amount in found if amount} == set(meant), words
+
+
+def test_unknown_fields_are_ignored_with_one_line(run: RunCommand) -> None:
+    written = pod("web", container("app", "2", "100Mi") | {"future": 1, "lifecycles": {}}, future=1)
+    fields = "future (line 9), lifecycles (line 10, did you mean lifecycle?), future (line 16)"
+    ignored = f"pods.yaml: unknown fields are ignored: {fields}\n"
+    assert explained(run, written, ignored=ignored)[0] == 0

@@ -25,11 +25,12 @@ from nodeagent.formats.manifest.pod_manifest import (
     ManifestPod,
     OtherDocument,
     RefusedPod,
+    UnknownFields,
     parse_manifest,
     parse_workloads,
 )
 from nodeagent.formats.manifest.pod_schema import FOR_SCHEDULER
-from nodeagent.formats.syntax.findings import DocumentError, list_names
+from nodeagent.formats.syntax.findings import DocumentError, Finding, list_names
 
 if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
@@ -199,16 +200,26 @@ def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
     pods = [one for one in documents if isinstance(one, ManifestPod)]
     fields = sorted({re.split(r"[.\[]", path)[-1] for pod in pods for path in pod.not_run})
     unused = {path.rpartition(".")[2] for pod in pods for path in pod.unused_fields}
+    unknown = [found for one in documents if isinstance(one, UnknownFields) for found in one.findings]
     said = {
         "one pod is decided for each of": [pod.workload for pod in pods if pod.workload],
         "documents without pods are ignored": [one.kind for one in others if not one.ended_pod],
         "pods that have ended are ignored": [one.ended_pod for one in others if one.ended_pod],
         "fields that `nodeagent apply` refuses are ignored": fields,
+        "unknown fields are ignored": [_format_unknown(found) for found in unknown],
         "fields that choose a node are ignored": [name for name in FOR_SCHEDULER if name in unused],
     }
     if parts := [f"{what}: {list_names(names)}" for what, names in said.items() if names]:
         print(f"{printable(name)}: {'; '.join(parts)}", file=sys.stderr)
-    return _require_valid(tuple(one for one in documents if not isinstance(one, OtherDocument)))
+    return _require_valid(tuple(one for one in documents if not isinstance(one, OtherDocument | UnknownFields)))
+
+
+def _format_unknown(found: Finding) -> str:
+    """Format an unknown field as its name, its line and the name that is probably meant."""
+    if not found.field:  # the number of fields that are not listed
+        return found.allowed
+    meant = found.allowed.removeprefix("unknown field").lstrip(", ")
+    return f"{found.field.rpartition('.')[2]} (line {found.line}{f', {meant}' if meant else ''})"
 
 
 def _require_valid(documents: "tuple[_Parsed, ...]") -> "tuple[_Parsed, ...]":

@@ -67,6 +67,12 @@ class OtherDocument(Struct, frozen=True):
     """`namespace/name` of a pod that has ended according to its status. Empty for a document without a pod."""
 
 
+class UnknownFields(Struct, frozen=True):
+    """Unknown fields of a text. They have no effect on decisions."""
+
+    findings: tuple[Finding, ...]
+
+
 _ENDS_NOTHING = ": write a pod, or remove the file to end the pods it had"
 
 
@@ -83,22 +89,25 @@ def parse_manifest(
         source: the file's name, for findings.
         without_pod: the advice in the message for a text without documents.
     """
-    found = _parse_documents(content, source, without_pod, is_run=True)
+    found = _parse_documents(content, source, without_pod)
     return tuple(one for one in found if not isinstance(one, OtherDocument))
 
 
 def parse_workloads(
     content: bytes, source: str
-) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument, ...]":
+) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument | UnknownFields, ...]":
     """Parse a manifest for trial decisions. A workload, such as a Deployment, counts as one pod, namely its template.
 
-    Fields that the agent can't run a pod with are allowed, and so are documents without a pod.
+    Unknown fields and fields that the agent can't run a pod with are allowed, and so are documents without a pod. An unknown field with
+    almost the name of a field that is read is an error.
     """
-    return _parse_documents(content, source, "", is_run=False)
+    unknown = Findings(source)
+    found = _parse_documents(content, source, "", unknown)
+    return (*found, UnknownFields(unknown.all())) if unknown else found
 
 
 def _parse_documents(
-    content: bytes, source: str, without_pod: str, *, is_run: bool
+    content: bytes, source: str, without_pod: str, unknown: Findings | None = None
 ) -> "tuple[ManifestPod | ClaimDocument | RefusedPod | OtherDocument, ...]":
     from nodeagent.formats.syntax.documents import read_documents  # noqa: PLC0415 - pods of a state are read without YAML
 
@@ -109,7 +118,7 @@ def _parse_documents(
         findings.add(1, "", "", f"{error}{without_pod}")
     found: list[ManifestPod | ClaimDocument | RefusedPod | OtherDocument] = []
     for document in documents or ():
-        found.extend(_parse_document(document, source, is_run=is_run))
+        found.extend(_parse_document(document, source, unknown))
     if not findings:
         return tuple(found)
     # If a field is given twice, the intended pod is unknown. The whole text is then refused, and all other errors of
@@ -120,14 +129,14 @@ def _parse_documents(
 
 
 def _parse_document(
-    root: TreeNode, source: str, *, is_run: bool
+    root: TreeNode, source: str, unknown: Findings | None
 ) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod | OtherDocument]":
     kind = _find_text(root, "kind")
     if kind not in {"List", "PodList"}:
-        yield from _parse_object(root, "", source, item_of_list=False, is_run=is_run)
+        yield from _parse_object(root, "", source, unknown, item_of_list=False)
         return
     assert isinstance(root, MapNode)
-    findings = Findings(source)
+    findings = Findings(source, unknown)
     fields = Fields(root, "", findings)
     fields.one_of("apiVersion", ("v1",))
     fields.unused(("kind", "metadata"))
@@ -140,23 +149,23 @@ def _parse_document(
         yield RefusedPod(findings.all(), None)
     elif isinstance(items, ListNode):
         for index, item in enumerate(items.items):
-            yield from _parse_object(item, f"items[{index}]", source, item_of_list=kind == "PodList", is_run=is_run)
+            yield from _parse_object(item, f"items[{index}]", source, unknown, item_of_list=kind == "PodList")
 
 
 def _parse_object(
-    root: TreeNode, prefix: str, source: str, *, item_of_list: bool, is_run: bool
+    root: TreeNode, prefix: str, source: str, unknown: Findings | None, *, item_of_list: bool
 ) -> "Iterator[ManifestPod | ClaimDocument | RefusedPod | OtherDocument]":
     kind = _find_text(root, "kind")
     if kind not in CLAIM_KINDS:
-        if is_run:
-            yield _parse_pod(root, prefix, source, item_of_list=item_of_list)
+        if unknown is None:
+            yield _parse_pod(root, prefix, source, None, item_of_list=item_of_list)
         else:
-            yield from _parse_workload(root, prefix, source, item_of_list=item_of_list)
+            yield from _parse_workload(root, prefix, source, unknown, item_of_list=item_of_list)
         return
     from nodeagent.formats.manifest.claim_documents import read_claim_document  # noqa: PLC0415 - few nodes have claims
 
     assert isinstance(root, MapNode)
-    findings = Findings(source)
+    findings = Findings(source, unknown)
     document = read_claim_document(Fields(root, prefix, findings), kind)
     if findings:
         yield RefusedPod(findings.all(), None)
@@ -165,7 +174,7 @@ def _parse_object(
 
 
 def _parse_workload(
-    root: TreeNode, prefix: str, source: str, *, item_of_list: bool
+    root: TreeNode, prefix: str, source: str, unknown: Findings, *, item_of_list: bool
 ) -> "Iterator[ManifestPod | RefusedPod | OtherDocument]":
     """Parse a pod, or the templates of a document of another kind."""
     from nodeagent.formats.manifest.workloads import find_templates, named_by_generator  # noqa: PLC0415 - not for the agent
@@ -177,20 +186,21 @@ def _parse_workload(
             namespace = _find_text(root, "namespace", "metadata") or "default"
             yield OtherDocument(kind or "Pod", f"{namespace}/{_find_text(root, 'name', 'metadata') or ''}")
             return
-        yield _parse_pod(root, prefix, source, item_of_list=item_of_list, is_run=False)
+        yield _parse_pod(root, prefix, source, unknown, item_of_list=item_of_list)
         return
     templates = tuple(find_templates(root, prefix))
     for template in templates:
-        pod = _parse_pod(template.pod, template.path, source, item_of_list=True, is_run=False)
+        pod = _parse_pod(template.pod, template.path, source, unknown, item_of_list=True)
         yield pod if isinstance(pod, RefusedPod) else replace(pod, workload=template.workload)
     if not templates:
         yield OtherDocument(kind)
 
 
 def _parse_pod(
-    root: TreeNode, prefix: str, source: str, *, item_of_list: bool, is_run: bool = True
+    root: TreeNode, prefix: str, source: str, unknown: Findings | None, *, item_of_list: bool
 ) -> ManifestPod | RefusedPod:
-    findings = Findings(source)
+    """Parse a pod. `unknown` collects unknown fields of a pod for trial decisions; None means that the agent runs the pod."""
+    findings, is_run = Findings(source, unknown), unknown is None
     if not isinstance(root, MapNode):
         findings.add(root.line, prefix, "", f"must be an object of kind Pod, not {kind_of(root)}")
         return RefusedPod(findings.all(), None)

@@ -19,6 +19,10 @@ MAX_RESOURCES = 64
 """Maximum number of resources in a resource list, because lookups in the list are linear."""
 
 
+_SIMILAR, _MISTYPED = 0.6, 0.8
+"""Similarity (difflib) from which a known name is suggested, and from which an unknown name is probably a typing error."""
+
+
 class Fields:
     """Reader of one object. `close` reports every field that was neither read nor declared unused."""
 
@@ -49,6 +53,7 @@ class Fields:
         self._findings = findings
         self.known: set[str] = set()
         """Names of the fields that were read or declared unused."""
+        self._unused: set[str] = set()
 
     def at(self, key: str) -> str:
         """Return the path of a field of this object."""
@@ -239,20 +244,27 @@ class Fields:
         """Mark these fields as known without reading them. Return the paths of the fields that have a value."""
         wanted = set(keys)
         self.known |= wanted
+        self._unused |= wanted
         return tuple(
             self.at(entry.key) for entry in self._entries if entry.key in wanted and not _is_empty(entry.value)
         )
 
     def close(self) -> None:
-        """Report every field that was not read, with the nearest known name."""
+        """Report every field that was not read, with the nearest known name. A field that is probably a mistyped field is an error even
+        where unknown fields are none, because its value would be lost.
+        """
         for entry in self._entries:
-            if entry.key not in self.known and self._secret:
-                self._findings.add(
-                    entry.line, self.path, "", f"has an unknown field; known are {', '.join(sorted(self.known))}"
-                )
-            elif entry.key not in self.known:
-                meant = "" if self._findings.full() else suggest_nearest(entry.key, self.known)
-                self._findings.add(entry.line, self.at(entry.key), "", f"unknown field{meant}")
+            if entry.key in self.known:
+                continue
+            findings, is_full = self._findings.unknown, self._findings.unknown.full()
+            if self._secret:
+                known = ", ".join(sorted(self.known))
+                findings.add(entry.line, self.path, "", f"has an unknown field; known are {known}")
+                continue
+            if not is_full and _find_nearest(entry.key, self.known - self._unused, _MISTYPED):
+                findings = self._findings
+            meant = "" if is_full else suggest_nearest(entry.key, self.known)
+            findings.add(entry.line, self.at(entry.key), "", f"unknown field{meant}")
 
 
 def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
@@ -272,11 +284,16 @@ def fields_of(document: Mapping[str, object], findings: Findings) -> Fields:
 
 def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """Return a suggestion of the most similar known name, for the end of a finding. The result is empty if no name is similar."""
+    nearest = _find_nearest(name, known, _SIMILAR)
+    return f", did you mean {nearest}?" if nearest else ""
+
+
+def _find_nearest(name: str, known: Iterable[str], similarity: float) -> str | None:
     import difflib  # noqa: PLC0415 - only for a mistyped name
 
     by_folded = {candidate.casefold(): candidate for candidate in sorted(known)}
-    close = difflib.get_close_matches(name[:64].casefold(), by_folded, n=1, cutoff=0.6)
-    return f", did you mean {by_folded[close[0]]}?" if close else ""
+    close = difflib.get_close_matches(name[:64].casefold(), by_folded, n=1, cutoff=similarity)
+    return by_folded[close[0]] if close else None
 
 
 def _is_empty(node: TreeNode) -> bool:

@@ -70,7 +70,9 @@ def _shorten(text: str) -> str:
 class Findings:
     """Collection of the findings about one source, in the order of discovery."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, unknown: "Findings | None" = None) -> None:
+        """Start a collection for a source. `unknown` collects unknown fields, if they are no errors."""
+        self.unknown = self if unknown is None else unknown
         self._source = source
         self._found: list[Finding] = []
         self._fields: set[str] = set()

@@ -9,6 +9,7 @@ from nodeagent.formats.manifest.pod_manifest import (
     ManifestPod,
     OtherDocument,
     RefusedPod,
+    UnknownFields,
     parse_manifest,
     parse_workloads,
 )
@@ -48,6 +49,44 @@ def test_a_template_is_one_pod_with_the_name_of_its_workload(name: str) -> None:
         assert (one.notes, one.not_run) == ((), ())
     refused = parse_manifest(text.encode(), "f")
     assert all(isinstance(one, RefusedPod) for one in refused), "the agent runs pods only"
+
+
+POD = f"apiVersion: v1\nkind: Pod\n{NAMED}\nspec: {{containers: [{CONTAINER}]}}"
+OF_EACH_KIND = {name: text for name, (text, _) in WORKLOADS.items()} | {
+    "Pod": POD,
+    "a list of pods": f"apiVersion: v1\nkind: PodList\nitems: [{{{NAMED}, spec: {{containers: [{CONTAINER}]}}}}]",
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_an_unknown_field_is_listed_and_changes_nothing_unless_it_is_probably_mistyped(name: str) -> None:
+    text = OF_EACH_KIND[name]
+    unknown = text.replace("args: [", "future: {cpu: 9}, args: [").replace("containers:", "podFuture: 1, containers:")
+    *pods, listed = parse_workloads(unknown.encode(), "f")
+    assert pods == list(parse_workloads(text.encode(), "f"))
+    assert isinstance(listed, UnknownFields)
+    assert {one.field.rpartition(".")[2] for one in listed.findings} == {"podFuture", "future"}
+    assert all(isinstance(one, RefusedPod) for one in parse_manifest(unknown.encode(), "f")), (
+        "not where a pod is to run"
+    )
+    for known, mistyped in (("resources:", "resorces:"), ("limits:", "limit:"), ("args:", "arg:")):
+        found = parse_workloads(text.replace(known, mistyped).encode(), "f")
+        assert found, mistyped
+        for one in found:
+            assert isinstance(one, RefusedPod), mistyped
+            assert any(f"did you mean {known[:-1]}?" in finding.message for finding in one.findings), mistyped
+
+
+def test_an_unknown_field_of_a_list_or_a_claim_is_listed() -> None:
+    claim = "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}, spec: {devices: {requests: [REQUEST], future: 1}}}"
+    claim = claim.replace("REQUEST", "{name: r, exactly: {deviceClassName: example.com}}")
+    text = f"apiVersion: v1\nkind: List\nlistFuture: 1\nitems: [{claim}]"
+    _, listed = parse_workloads(text.encode(), "f")
+    assert isinstance(listed, UnknownFields)
+    assert [str(one) for one in listed.findings] == [
+        "f:3: listFuture: unknown field",
+        "f:4: items[0].spec.devices.future: unknown field",
+    ]
 
 
 def test_what_the_agent_cannot_run_is_listed_and_changes_nothing() -> None:
