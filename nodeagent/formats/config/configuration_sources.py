@@ -127,6 +127,12 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
         if part.place in places[:number]:
             findings.add(part.line, "", "", f"a second {part.place}: leave only the one that applies to this node")
     own = [document for document in rest if _find_kind(document) in {None, *OWN_KINDS}]
+    if not parts and not any(_find_kind(document) in OWN_KINDS for document in rest):
+        lacking = [(document.line, text) for document in rest if (text := _explain_without_part(document))]
+        for line, text in lacking:
+            findings.add(line, "", "", text)
+        if lacking:
+            return None
     if not own and not parts:
         own = rest  # all errors of this part are reported field by field
     for further in own[1:]:
@@ -207,6 +213,21 @@ def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
                 node = _find_node(document, path)
                 if path and node is not None:
                     yield read(f"{'.'.join(path)} of {form.name}", ".".join(path), node, findings)
+
+
+def _explain_without_part(document: TreeNode) -> str:
+    """Explain that a document of another kind lacks the part with kubelet's fields. The text is empty for an unknown kind of document."""
+    kind, group = _find_kind(document), _find_text(document, "apiVersion") or ""
+    for form in _FORMS:
+        paths = [path for path in (form.fields, form.flags) if path]
+        is_outer = any(len(path) > 1 and _find_node(document, path[:1]) is not None for path in paths)
+        if (kind in form.kinds and group.startswith(form.group)) if form.kinds else kind is None and is_outer:
+            places = " and no ".join(map(".".join, paths))
+            return (
+                f"{form.name} has no {places} here, so kubelet's defaults hold on its nodes: write kubelet's fields there, or use what "
+                "the node's kubelet has, `kubectl get --raw /api/v1/nodes/NODE/proxy/configz`"
+            )
+    return ""
 
 
 def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:

@@ -217,12 +217,10 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
         ("kubelet-arg: 5", "f:1: kubelet-arg: must have kubelet's flags, not a number"),
         ("kubelet-arg: [[]]", "f:1: kubelet-arg: must have kubelet's flags, not a list"),
         ("machine: {kubelet: {extraConfig: []}}", "f:1: machine.kubelet.extraConfig: must be an object of kubelet's fields, not a list"),
-        ("apiVersion: machineconfiguration.openshift.io/v1\nkind: KubeletConfig\nspec: {}", 'kind: "KubeletConfig": must be KubeletConfiguration'),
         (f"{KUBEADM}---\n{KUBEADM}", 'f:2: kind: "ClusterConfiguration": must be KubeletConfiguration'),
         (f"kind: KubeletConfiguration\n---\n{KUBEADM}---\nkind: KubeletConfiguration\n", "f:8: a configuration must be one document"),
         ("apiVersion: v1\nkind: KubeletConfig", 'kind: "KubeletConfig"'),
         ("kind: ConfigMap\ndata:\n  kubelet: |\n    # ours\n    maxPods: many\n", 'f:5: maxPods: "many": must be a whole number'),
-        ("kind: ConfigMap\ndata: {other: x}", 'f:1: kind: "ConfigMap": must be KubeletConfiguration'),
         (f"{USER_DATA}\n\nkind: NodeConfig\napiVersion: node.eks.aws/v1\nspec: {{kubelet: {{flags: [--max-pods=x]}}}}\n--b--\n", 'f:8: maxPods: "x": must be'),
         (f"{USER_DATA}\n\nkind: List\n--b\n{EKS_TYPE}\n\nkind: No\n--b--\n", "f:10: a configuration must be one document, but a second one starts here"),
         (f"{USER_DATA}\nContent-Transfer-Encoding: base64\n\na2luZA==\n--b--\n", "f:7: a part of type application/node.eks.aws must be plain text: decode it first"),
@@ -237,6 +235,34 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
 )  # fmt: skip
 def test_what_is_wrong_with_a_part_is_told_with_its_line(text: str, finding: str) -> None:
     assert any(str(found).startswith(finding) or finding in str(found) for found in judge_config(text.encode(), "f")[1])
+
+
+NODE_CONFIG = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: x}}"
+OF_OPENSHIFT = "apiVersion: machineconfiguration.openshift.io/v1\nkind: KubeletConfig\nspec: {autoSizingReserved: true}"
+TALOS = "version: v1alpha1\nmachine: {kubelet: {image: x}}"
+OF_KUBEADM = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nnodeRegistration: {name: x}"
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks", "added"),
+    [
+        (NODE_CONFIG, "nodeadm's NodeConfig has no spec.kubelet.config and no spec.kubelet.flags", ("{cluster", "{kubelet: {config: FIELDS}, cluster")),
+        (OF_OPENSHIFT, "OpenShift's KubeletConfig has no spec.kubeletConfig", ("{auto", "{kubeletConfig: FIELDS, auto")),
+        (TALOS, "the machine configuration of Talos has no machine.kubelet.extraConfig and no machine.kubelet.extraArgs", ("{image", "{extraConfig: FIELDS, image")),
+        (OF_KUBEADM, "kubeadm's node registration has no nodeRegistration.kubeletExtraArgs", ("{name", "{kubeletExtraArgs: {max-pods: '7'}, name")),
+        (f"{OF_KUBEADM}\n---\nkind: ClusterConfiguration", "kubeadm's node registration has no nodeRegistration.kubeletExtraArgs", ("{name", "{kubeletExtraArgs: {max-pods: '7'}, name")),
+        ("kind: ConfigMap\ndata: {other: x}", "kubeadm's ConfigMap has no data.kubelet", ("{other", "{kubelet: 'maxPods: 7', other")),
+    ],
+)  # fmt: skip
+def test_a_file_of_a_known_kind_without_kubelets_part_is_told_so(text: str, lacks: str, added: tuple[str, str]) -> None:
+    (found,) = judge_config(text.encode(), "f")[1]
+    assert str(found).startswith(
+        f"f:1: {lacks} here, so kubelet's defaults hold on its nodes: write kubelet's fields there, or "
+    )
+    before, after = added
+    assert parse_config(text.replace(before, after.replace("FIELDS", "{maxPods: 7}")).encode(), "f").max_pods == 7
+    assert "/configz" in str(found)
+    assert parse_config(b'{"kubeletconfig": {"maxPods": 7}}', "f").max_pods == 7, "what the node answers is read, too"
 
 
 def test_the_config_of_an_eks_node_is_one_as_it_is() -> None:
