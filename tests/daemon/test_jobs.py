@@ -5,6 +5,7 @@ Owners are real processes; the cgroups that they enter are the model's.
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.cgroups.container_placement import ContainerPlacement
 from nodeagent.core.host.settings import Setting, SettingKind
+from nodeagent.core.metrics.agent_metrics import JOBS_START_TIME
 from nodeagent.core.model.config import JobBounds, JobShare
 from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 from nodeagent.core.model.idset import CpuSet
@@ -47,6 +49,7 @@ from nodeagent.formats.config.config_text import hash_config
 from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.wire.exchange import Peer
 from nodeagent.launcher.records import read_parent_and_start_ticks
+from tests.edge.test_metrics import connect
 from tests.support.daemon_model import Daemon, Steps, answered, watched
 from tests.support.node_model import CrashError, Machine
 from tests.support.pods import app, pod
@@ -815,6 +818,42 @@ def test_a_start_that_is_not_worked_out_is_told_as_that(
     socket = f"{served.directory}/{JOB_SOCKET}"
     jobs = answered(served, lambda: call(socket, "queue"))["jobs"]
     assert [job["startUnknown"] for job in jobs] == [None, None, "it is computed only for the first waiting jobs"]
+
+
+def test_a_scrape_tells_the_latest_starts_and_which_of_them_is_unknown(
+    daemon: Daemon, owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket, config = f"{daemon.directory}/{JOB_SOCKET}", addresses(daemon)
+    config.metrics_bind_address = f"unix:{daemon.directory}/metrics.sock"
+
+    def scraped() -> list[float]:
+        with connect(config.metrics_bind_address) as channel:
+            channel.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            lines = channel.makefile().read().splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if line.startswith(JOBS_START_TIME))
+        return [float(values[f'{JOBS_START_TIME}{{start="{start}"}}']) for start in ("next", "last")]
+
+    def told() -> list[float]:
+        starts = [job["startsByMs"] for job in answered(daemon, lambda: call(socket, "queue"))["jobs"]]
+        return [start / 1000 for start in starts if start is not None]
+
+    with Publisher(daemon.agent, config, daemon.agent.edges.log, daemon.jobs):
+        assert scraped() == [0, 0]
+        owners.asks("holds", LARGEST, max_ms=60_000)
+        owners.asks("limited", LARGEST, ticket="limited", max_ms=1_000)
+        owners.asks("behind", "1", ticket="behind")
+        daemon.rest()
+        assert scraped() == told() == [told()[0], told()[0] + 13]
+        owners.asks("never", LARGEST, ticket="never")
+        daemon.rest()
+        assert scraped() == [told()[0], pytest.approx(math.nan, nan_ok=True)], "behind has no time limit"
+        is_over = threading.Event()
+        monkeypatch.setattr(job_queue, "_SCRAPE_SECONDS", 0)
+        monkeypatch.setattr(job_queue, "expect_starts", lambda *_: is_over.wait())
+        owners.ends("never")
+        daemon.rest()
+        assert scraped() == pytest.approx([math.nan, math.nan], nan_ok=True), "not worked out in time"
+        is_over.set()
 
 
 def test_the_time_of_a_wait_is_bounded(served: Daemon, owners: Owners) -> None:

@@ -128,8 +128,13 @@ class Daemon:
         self.problem: str | None = "not yet"
         self.failures: list[BaseException | None] = []
         self.thread = ServingThread(lambda _, err: self.failures.append(err))
+        exposition = Exposition(MetricTotals().snapshot(NEVER))
+
+        async def render() -> bytes:
+            return exposition.text()
+
         self.pages = MetricsPages(
-            metrics=Exposition(MetricTotals().snapshot(NEVER)).text,
+            metrics=render,
             content_type=CONTENT_TYPE,
             checks={"/healthz": lambda: (True, "ok"), "/readyz": lambda: (self.problem is None, self.problem or "ok")},
         )

@@ -1,5 +1,6 @@
 """Rules, dashboard and scrape configuration of contrib/ ask for nothing that the agent doesn't export."""
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from integration.contrib import (
 )
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.pod import RestartPolicy
+from nodeagent.daemon.domains.jobs.job_queue import JobQueue
 from nodeagent.daemon.reports import container_pressure
 from nodeagent.edge.kernel.usage import PressureText
 from tests.daemon.test_memory_changes import MEMORY, with_memory
@@ -56,6 +58,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
             pod("big", app(cpu="99")),
         )
         daemon.rest()
+        agent.metrics.latest_starts = asyncio.run(JobQueue(daemon.jobs, agent).measure_starts())
         text = agent.metrics.exposition.text().decode()
     found: dict[str, dict[str, set[str]]] = {"up": {}}
     for line in text.splitlines():
@@ -233,7 +236,7 @@ def test_the_dashboard_is_one_that_grafana_can_lay_out() -> None:
         if panel["type"] != "row":
             assert panel["description"]
             assert panel["datasource"]["uid"] == "${datasource}"
-            assert [target["refId"] for target in panel["targets"]] == list("ABCDE"[: len(panel["targets"])])
+            assert [target["refId"] for target in panel["targets"]] == list("ABCDEFG"[: len(panel["targets"])])
             assert panel["fieldConfig"]["defaults"]["unit"]
     assert [variable["name"] for variable in dashboard()["templating"]["list"]] == ["datasource", "instance"]
 

@@ -732,9 +732,13 @@ async def _no_pod(_: Mapping[str, Any]) -> None:
 
 
 API = LocalApi(reads={"snapshot": dict}, writes={"retry": _no_pod}, owner=0, group=7)
-PAGES = MetricsPages(
-    metrics=lambda: b"metric 1\n", content_type="text/plain", checks={"/readyz": lambda: (False, "not yet")}
-)
+
+
+async def _one_metric() -> bytes:
+    return b"metric 1\n"
+
+
+PAGES = MetricsPages(metrics=_one_metric, content_type="text/plain", checks={"/readyz": lambda: (False, "not yet")})
 NO_PODS: Any = SimpleNamespace(node=SimpleNamespace(managers=node(SMALL).managers), state=empty_state(node(SMALL)))
 POD_RESOURCES = PodResources(lambda: NO_PODS, {}, clock=map(float, count()).__next__).methods()
 HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"

@@ -50,6 +50,7 @@ PODS = "nodeagent_pods"
 WAITING = "nodeagent_waiting_requests"
 JOBS_WAITING = "nodeagent_jobs_waiting"
 JOBS_WAITING_TIME = "nodeagent_jobs_waiting_timestamp_seconds"
+JOBS_START_TIME = "nodeagent_jobs_latest_start_timestamp_seconds"
 RESERVATIONS = "nodeagent_reservations"
 CONTAINERS = "nodeagent_containers"
 CONTAINER_INFO = "nodeagent_container_info"
@@ -125,6 +126,13 @@ AGENT_METRICS: tuple[MetricSpec, ...] = (
         JOBS_WAITING_TIME,
         "gauge",
         "Begin of the longest wait of a job for room, in seconds since the epoch. 0 means that no job waits.",
+    ),
+    MetricSpec(
+        JOBS_START_TIME,
+        "gauge",
+        "Latest start of waiting jobs (`nodeagent queue`), in seconds since the epoch. next: of the job that starts first; last: of the job"
+        " that starts last. NaN means that this start is unknown, and 0 that no job waits.",
+        ("start",),
     ),
     MetricSpec(RESERVATIONS, "gauge", "Reservations that have not ended (`nodeagent reserve --list`)."),
     MetricSpec(

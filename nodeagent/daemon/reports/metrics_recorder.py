@@ -76,6 +76,8 @@ class MetricsRecorder:
         """Time at which the configuration file was refused, in seconds since the epoch. 0 means that the file is valid."""
         self.served: dict[Series, int] = {}
         """Counters of the serving thread, which also renders the metrics."""
+        self.latest_starts: Mapping[Series, float] = {}
+        """Gauges of the waiting jobs' latest starts, replaced by the serving thread before it renders the metrics."""
         self.pressure = ContainerPressure()
         self._config = node.config
         """Configuration of the last turn."""
@@ -93,6 +95,7 @@ class MetricsRecorder:
                 **self.cpu_counters.values(),
                 **self.pressure.values(),
                 **self.served,
+                **self.latest_starts,
             },
         )
 

@@ -69,6 +69,7 @@ class Publisher:
         """Registry of device plugins. None means that device plugins can't register."""
         self._jobs = jobs
         """Source of jobs. None means that jobs can't be requested."""
+        self._queue = None if jobs is None else JobQueue(jobs, agent)
         self._config = config
         self._log = log
         self._thread = ServingThread(self._report_failure)
@@ -89,11 +90,11 @@ class Publisher:
             )
             address = UnixAddress(f"{self._config.runtime_directory}/{API_SOCKET}")
             self._unopened["the agent's socket"] = _Unopened(address, api, "runtimeDirectory", group)
-            if self._jobs is not None:
-                self._unopened["jobs"] = self._job_service(self._jobs)
+            if self._jobs is not None and self._queue is not None:
+                self._unopened["jobs"] = self._job_service(self._jobs, self._queue)
             if self._config.metrics_bind_address:
                 pages = MetricsPages(
-                    metrics=self._agent.metrics.exposition.text,
+                    metrics=self._render_metrics,
                     content_type=CONTENT_TYPE,
                     checks={"/healthz": lambda: (True, "ok"), "/readyz": lambda: report_readiness(self._agent.view)},
                 )
@@ -139,9 +140,15 @@ class Publisher:
         problems = (self._group_problem, *(unopened.problem for unopened in self._unopened.values()))
         return tuple(Problem(text, kind=ProblemKind.SERVICE) for text in problems if text)
 
-    def _job_service(self, jobs: Jobs) -> _Unopened:
+    async def _render_metrics(self) -> bytes:
+        metrics = self._agent.metrics
+        if self._queue is not None:
+            metrics.latest_starts = await self._queue.measure_starts()
+        return metrics.exposition.text()
+
+    def _job_service(self, jobs: Jobs, queue: JobQueue) -> _Unopened:
         """Return the service for jobs. Jobs have a separate socket, because a user may run jobs without the right to read the state."""
-        configured, requests, queue = self._config.jobs, JobRequests(jobs, self._agent), JobQueue(jobs, self._agent)
+        configured, requests = self._config.jobs, JobRequests(jobs, self._agent)
         reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)
         if configured is not None and group is None:

@@ -1,6 +1,6 @@
 """HTTP pages at the metrics address: `/metrics`, and checks such as `/readyz`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
@@ -28,7 +28,9 @@ class MetricsPages:
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)
     terminator = b"\r\n\r\n"
 
-    def __init__(self, *, metrics: Callable[[], bytes], content_type: str, checks: Mapping[str, Check]) -> None:
+    def __init__(
+        self, *, metrics: Callable[[], Awaitable[bytes]], content_type: str, checks: Mapping[str, Check]
+    ) -> None:
         assert "/metrics" not in checks
         self._metrics = metrics
         self._content_type = content_type
@@ -44,7 +46,7 @@ class MetricsPages:
         path = target.partition(b"?")[0].decode("latin-1")
         with_body = method == b"GET"
         if path == "/metrics":
-            return _response("200 OK", self._metrics(), content_type=self._content_type, with_body=with_body)
+            return _response("200 OK", await self._metrics(), content_type=self._content_type, with_body=with_body)
         if path not in self._checks:
             known = " ".join(["/metrics", *sorted(self._checks)])
             return _response("404 Not Found", f"there are {known}\n".encode(), with_body=with_body)

@@ -82,7 +82,7 @@ def test_ours_have_no_old_names() -> None:
 
 def test_every_metric_but_those_of_the_machine_and_of_what_is_served_has_series_from_the_start() -> None:
     begun = {one.name for kind in ("counter", "gauge") for one in list_start_series(kind)} | set(m.BUCKETS)
-    served = {spec.name for spec in m.POD_RESOURCES_METRICS}
+    served = {spec.name for spec in m.POD_RESOURCES_METRICS} | {m.JOBS_START_TIME}
     of_machine = {"kubelet_cpu_manager_allocation_per_numa", m.BUILD_INFO, m.CONFIG_INFO}
     of_machine |= {m.FREE_CPUS, m.FREE_CORES, m.MEMORY_ALLOCATED, m.MEMORY_FREE}
     assert set(BY_NAME) - begun == {*of_machine, *served, *OF_CONTAINERS}

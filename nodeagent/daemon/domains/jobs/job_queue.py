@@ -1,6 +1,9 @@
-"""Operation `queue` of the local API: lists the running and waiting jobs with their expected starts, and the reservations."""
+"""Operation `queue` of the local API: lists the running and waiting jobs with their expected starts, and the reservations. The expected
+starts are also metrics.
+"""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,6 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from nodeagent.core.admission.what_if import WhatIf
+from nodeagent.core.metrics.agent_metrics import JOBS_START_TIME
+from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.model.reservation import Reservation
 from nodeagent.core.model.state import JOBS, NodeState
 from nodeagent.core.turn.expected_starts import expect_starts, find_in_the_way
@@ -24,6 +29,9 @@ from nodeagent.views.job_queue import ShownJob, ShownReservation, describe_queue
 
 MOST_EXPECTED = 40
 """Maximum number of jobs whose start is predicted. Jobs further back in the queue have an unknown start."""
+
+_SCRAPE_SECONDS = 2.0
+"""Seconds for which a scrape of the metrics waits for the expected starts. Prometheus gives up a scrape after 10 s by default."""
 
 
 class _Expectations(Struct, frozen=True):
@@ -52,6 +60,25 @@ class JobQueue:
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
         """Return descriptions of all jobs, for any user. On a shared machine, all users may know who waits for the machine."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
+
+    async def measure_starts(self) -> Mapping[Series, float]:
+        """Return the metrics of the waiting jobs' latest starts. If their computation takes too long, the starts count as unknown."""
+        starts: Mapping[str, float] = {"next": 0, "last": 0}
+        if any(entry.is_queued for entry in self._agent.view.state.entries):
+            computed = asyncio.get_running_loop().run_in_executor(self._thread, self._measure_starts)
+            done, _ = await asyncio.wait((computed,), timeout=_SCRAPE_SECONDS)
+            starts = computed.result() if done else dict.fromkeys(starts, math.nan)
+        return {Series(JOBS_START_TIME, (("start", which),)): start for which, start in starts.items()}
+
+    def _measure_starts(self) -> Mapping[str, float]:
+        state, (now_ms, lead_ms) = self._agent.view.state, read_clocks()
+        expected = self._expect(
+            state, self._jobs.list_records(), self._jobs.reservations.list_current(), now_ms, lead_ms
+        )
+        starts = [expected.starts.get(entry.pod.uid) for entry in state.entries if entry.is_queued]
+        known = [(start + lead_ms) / 1000 for start in starts if start is not None]
+        is_complete = len(known) == len(starts)
+        return {"next": min(known, default=math.nan), "last": max(known, default=0) if is_complete else math.nan}
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
         """Return the reason why a reservation can't be made. None means that the reservation can be made.
