@@ -117,6 +117,15 @@ def test_others_have_it_beside_their_results(runs: Runs) -> None:
     assert found == {"results": [{"command": "true"}]}, "the rest is as it was"
 
 
+def test_the_numbers_of_others_stay_as_they_were_written(runs: Runs) -> None:
+    numbers = f"1e400, -1E+400, 1.10, 0.1000000000000000055511151231257827, {'7' * 5000}, NaN"
+    done = runs.run("sh", "-c", f"""echo '{{"times": [{numbers}]}}' >results.json""")
+    assert done.returncode == 0, done.stderr
+    written = runs.results.read_text().partition("]")[0].partition("[")[2]
+    assert ", ".join(one.strip() for one in written.split(",")) == numbers
+    assert '"nodeagent": {' in runs.results.read_text()
+
+
 def test_a_failed_command_keeps_its_status_and_old_results_get_no_verdict(runs: Runs) -> None:
     runs.results.write_text("{}")
     assert runs.run("sh", "-c", "exit 9").returncode == 9
