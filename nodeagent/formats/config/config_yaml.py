@@ -227,7 +227,11 @@ class _ConfigReader:
         shares = []
         for item in fields.objects("shares"):
             user, members = item.string("user") or "", item.string("group") or ""
-            if bool(user) == bool(members):
+            if user and members:
+                item.report(
+                    "group", "must be left out, as user is set: each share is one user's or one group's", members
+                )
+            elif not (user or members):
                 item.report("user", "is required, or else group: each share is one user's or one group's", user)
             shares.append(replace(_read_job_share(item), user=user, group=members))
             item.close()
