@@ -34,6 +34,8 @@ _QUIET_EXAMPLES = {
 }
 """Valid values of the options for the settings of quiet cores."""
 _LIMIT = re.compile(r"limits\[(.*)\]")
+_OTHER_FREQUENCY = re.compile("maxFrequency, ([0-9]+MHz)$")
+"""Highest frequency in the finding about a lowest frequency that is above the highest one. The lowest may be the same."""
 
 
 class PodOptionError(NodeAgentError):
@@ -103,15 +105,27 @@ def _describe_wrong(found: Finding, amounts: Mapping[str, str]) -> str:
         return f"{limit[1]} {found.allowed}"
     if limit is not None and not found.value.startswith('"'):
         return f"{amounts[limit[1]]}: {found.allowed}"
-    return re.sub('^"[A-Za-z]+=', '"', found.message) if QUIET in found.field else found.message
+    if QUIET not in found.field:
+        return found.message
+    value, wrong = re.sub('^"[A-Za-z]+=', '"', found.value), found.allowed
+    for key in _QUIET_EXAMPLES:
+        wrong = wrong.removeprefix(f"{key} ")
+    return f"{value} " + _OTHER_FREQUENCY.sub(r"--max-frequency \1", wrong)
+
+
+def _name_option(setting: str) -> str:
+    """Return the option for a setting of quiet cores."""
+    return "--" + re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", setting)
 
 
 def _find_option(found: Finding, amounts: Mapping[str, str]) -> tuple[str, str]:
     """Find the option that a finding is about, and a valid value of the option."""
     if QUIET in found.field:
         key = found.value.strip('"').partition("=")[0]
-        words = re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", key)
-        return (f"--{words}", _QUIET_EXAMPLES[key]) if key in _QUIET_EXAMPLES else ("--quiet", "quiet")
+        if key not in _QUIET_EXAMPLES:
+            return "--quiet", "quiet"
+        limit = _OTHER_FREQUENCY.search(found.allowed)
+        return _name_option(key), limit[1] if limit else _QUIET_EXAMPLES[key]
     if (limit := _LIMIT.search(found.field)) is not None:
         return _find_amount_option(limit[1], amounts.get(limit[1], ""))
     return next((pair for part, pair in _OPTIONS.items() if part in found.field), (found.field, ""))

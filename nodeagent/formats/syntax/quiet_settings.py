@@ -91,6 +91,7 @@ def read_request(annotations: Fields, key: str) -> tuple[QuietRequest | None, Pr
         name, equals, value = word.partition("=")
         if not equals or name in given:
             annotations.report(key, "must be a profile, and settings such as idleLatency=5us, each once", word)
+            continue
         is_number = name == "nice" and _NUMBER.fullmatch(value)
         given[name] = int(value) if is_number else _BOOLEANS.get(value, value)
     if len(text) > _MAX_TEXT or (profile and not PROFILE_NAME.fullmatch(profile)):
@@ -100,7 +101,8 @@ def read_request(annotations: Fields, key: str) -> tuple[QuietRequest | None, Pr
     settings, process = read_settings(fields), read_process_settings(fields)
     fields.close()
     for finding in findings.all():
-        annotations.report(key, f"{finding.field} {finding.allowed}", text)
+        word = next((one for one in words if one.partition("=")[0] == finding.field), text)
+        annotations.report(key, f"{finding.field} {finding.allowed}", word)
     is_of_process = not profile and settings == QuietSettings() and process != _UNCHANGED
     return None if is_of_process else QuietRequest(profile, settings), process
 

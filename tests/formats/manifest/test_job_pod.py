@@ -64,6 +64,17 @@ def test_a_wrong_value_is_told_with_its_option_and_a_value_that_is_accepted(opti
     with_option(option, accepted)
 
 
+@pytest.mark.parametrize("profile", ["", "quiet,"])
+def test_a_lowest_frequency_above_the_highest_can_be_replaced_by_the_advised_one(profile: str) -> None:
+    amounts, rest = {"cpu": "2", "memory": "1Gi"}, "maxFrequency=2GHz,governor=performance"
+    with pytest.raises(PodOptionError) as caught:
+        job_pod("job", "uid", amounts, quiet=f"{profile}minFrequency=3GHz,{rest}")
+    assert caught.value.message == '--min-frequency "3GHz" must not be above --max-frequency 2000MHz'
+    hint = caught.value.hint or ""
+    assert hint == "for instance: --min-frequency 2000MHz"
+    assert job_pod("job", "uid", amounts, quiet=f"{profile}minFrequency={hint.split()[-1]},{rest}").quiet
+
+
 def test_an_amount_is_told_as_it_was_given_and_the_advised_one_is_the_nearest() -> None:
     with pytest.raises(PodOptionError, match=r"^--memory 16Ei: must be at most ") as caught:
         with_option("--memory", "16Ei")

@@ -612,14 +612,18 @@ def test_settings_of_a_profile_are_for_its_processes_where_the_pod_says_nothing_
     ("value", "why"),
     [
         ("Very", "the profile must be a name of at most 32 lower-case letters"),
-        ("quiet, fast", "must be a profile, and settings such as idleLatency=5us, each once"),
+        ("quiet, fast", '"fast": must be a profile, and settings such as idleLatency=5us, each once'),
+        ("quiet, quiet", '"quiet": must be a profile, and settings such as idleLatency=5us, each once'),
         ("boost=false, boost=false", "each once"),
         ("boost=off", "boost must be true or false"),
         ("idleLatency=5", "idleLatency must be a time in whole microseconds"),
         ("idleLatency=2s", "from 1us to 1s"),
         ("governor=/etc", "governor must be the name of a governor"),
         ("maxFrequency=2.4MHz", "maxFrequency must be a frequency in whole MHz"),
-        ("minFrequency=3GHz, maxFrequency=2GHz", "minFrequency must not be above maxFrequency, 2000MHz"),
+        (
+            "quiet, minFrequency=3GHz, maxFrequency=2GHz",
+            '"minFrequency=3GHz": minFrequency must not be above maxFrequency, 2000MHz',
+        ),
         ("governer=powersave", "governer unknown field, did you mean governor?"),
         ("quiet" * 300, "must be a name"),
         ("scheduler=fifo:50", "scheduler must be batch, or fifo or rr with a priority from 1 to 49"),
@@ -629,7 +633,7 @@ def test_settings_of_a_profile_are_for_its_processes_where_the_pod_says_nothing_
     ],
 )
 def test_nothing_else_is_quiet(value: str, why: str) -> None:
-    (found, *_) = refused(annotated(f'nodeagent.io/quiet: "{value}"'))
+    (found,) = refused(annotated(f'nodeagent.io/quiet: "{value}"', "containers: [{name: web, command: [run]}]"))
     assert "nodeagent.io/quiet" in found
     assert why in found
 
