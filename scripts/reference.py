@@ -228,7 +228,10 @@ _EXIT_STATUSES = (
     (f"{EXIT_TIME_IS_OVER}", "of `job --max-time`: the job's time was over, and the agent has ended it"),
     (
         f"{EXIT_DISTURBED}",
-        "of `job --require-clean`: the command succeeded, but its run was disturbed, or the verdict is unknown",
+        (
+            "of `job --report FILE`: the command succeeded, but its report could not be written; with `--require-clean`, also if its run "
+            "was disturbed or the verdict is unknown"
+        ),
     ),
     (
         f"{EXIT_NOT_ENTERED}, {EXIT_CANNOT_RUN}, {EXIT_NOT_FOUND}",

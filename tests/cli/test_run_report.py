@@ -405,6 +405,19 @@ def test_a_run_that_is_not_clean_has_a_status_of_its_own_only_if_it_succeeded(tm
     assert "jobs/one: disturbed: other tasks took " in done.stderr
 
 
+def test_a_report_that_is_lost_in_the_end_takes_the_success_from_the_command(tmp_path: Path) -> None:
+    directory, asked = tmp_path / "reports", ("--report", str(tmp_path / "reports/run.json"))
+    with node(tmp_path) as socket:
+        for repeat in ((), ("--repeat", "2")):
+            directory.mkdir()
+            done = run(socket, *asked, *repeat, "--", "rm", "-rf", str(directory))
+            assert (done.returncode, "run" in done.stderr) == (123, True), done.stderr
+        directory.mkdir()
+        failed = run(socket, *asked, "--", "sh", "-c", f"rm -r {directory}; exit 9")
+    assert failed.returncode == 9
+    assert f"cannot write {directory}/run.json" in failed.stderr
+
+
 def test_runs_are_repeated_until_one_fails_and_each_has_its_report(tmp_path: Path) -> None:
     count = tmp_path / "count"
     count.write_text("")

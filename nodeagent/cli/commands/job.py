@@ -275,8 +275,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- COMMAND [ARG ...]", help="command to run")
     parser.epilog = """\
-exit status: the command's own; 123: not clean, with --require-clean; 124: its time was over; 125: not started;
-126: command cannot be run; 127: command not found; 64: wrong arguments
+exit status: the command's own; 123: not clean, with --require-clean, or its report could not be written;
+124: its time was over; 125: not started; 126: command cannot be run; 127: command not found; 64: wrong arguments
 
 examples:
   nodeagent job --cpus 2 --memory 4Gi -- make -j2

@@ -4,7 +4,7 @@ The calling process stays the job's owner and sleeps until its child, the comman
 report is written, and the job ends with its owner.
 
 The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once the counters are
-running, and with the first letter of each run's verdict. An observer that only writes a line answers once.
+running, and with the first letter of each run's verdict, or with LOST. An observer that only writes a line answers once.
 """
 
 import hashlib
@@ -90,7 +90,7 @@ class ReportWriter:
                 "socket": socket,
             }
         )
-        clean = runs = status = 0
+        clean = runs = status = lost = 0
         wanted = self._plan.clean or self._plan.repeats
         before = block_signals()
         while status == 0 and runs < self._plan.repeats and clean < wanted:
@@ -108,10 +108,12 @@ class ReportWriter:
                 close_input_and_output()
             status, result = _wait_for_result(child)
             self._send({**result, "startedAtMs": started_ms, "endedAtMs": time.time_ns() // 1_000_000})
-            clean += os.read(self._ready, 1) == CLEAN
+            verdict = os.read(self._ready, 1)
+            clean += verdict == CLEAN
+            lost += self._plan.path is not None and verdict in {LOST, b""}
         os.close(self._facts)
         os.waitpid(self._pid, 0)
-        if status == 0 and self._plan.requires_clean and clean < wanted:
+        if status == 0 and (lost or (self._plan.requires_clean and clean < wanted)):
             return EXIT_DISTURBED
         return end_as(status)
 
@@ -121,8 +123,10 @@ class ReportWriter:
 
 
 CLEAN = b"c"
+LOST = b"-"
+"""Letter instead of a verdict if the run's report could not be written."""
 EXIT_DISTURBED = 123
-"""Exit status with `--require-clean` if the command succeeded, but too few of its runs were clean."""
+"""Exit status if the command succeeded, but a report could not be written, or with `--require-clean` too few of its runs were clean."""
 _FACTS = (
     "pod",
     "cgroup",

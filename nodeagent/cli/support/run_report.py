@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from nodeagent.cli.support.counting import Counted, count_interference
 from nodeagent.cli.support.documents import format_document, write_out
-from nodeagent.cli.support.job_report import RunPlan
+from nodeagent.cli.support.job_report import LOST, RunPlan
 from nodeagent.cli.support.node.this_node import read_this_node
 from nodeagent.cli.support.places import DEFAULT_CONFIG, DEFAULT_SOCKET
 from nodeagent.cli.support.standard_streams import write_error
@@ -51,7 +51,7 @@ _SHARED = "others share these CPUs, so tasks are not counted; the listed tasks a
 def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocation, pipe: IO[bytes], ready: int) -> None:
     """Observe each run of the command until the pipe ends, and write its report to the planned file.
 
-    The first letter of each verdict is written to `ready`. A file that can't be written has the verdict `unwritten`.
+    The first letter of each verdict is written to `ready`, or LOST if the report can't be written.
     """
     socket = str(Path(answer["socket"]).with_name(Path(DEFAULT_SOCKET).name))
     runs = ReportedRuns(answer, location, partial(begin_others, location, socket))
@@ -67,7 +67,7 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
     with suppress(EOFError, BrokenPipeError):  # the job has ended with its owner
         for number in range(1, plan.repeats + 1):
             document = runs.observe(begun=lambda: os.write(ready, b"b"), await_end=await_end)
-            verdict = document["verdict"]
+            verdict = document["verdict"][:1].encode()
             try:
                 write_out(
                     number_path(plan.path or "", number, plan.repeats),
@@ -77,9 +77,9 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
                 )
                 write_error(f"nodeagent: {summarise_run(document)}\n")
             except NodeAgentError as err:
-                verdict = "unwritten"
+                verdict = LOST
                 write_error(f"nodeagent: {err.message}\nhint: {err.hint}\n")
-            os.write(ready, verdict[:1].encode())
+            os.write(ready, verdict)
 
 
 def number_path(path: str, number: int, repeats: int) -> str:
