@@ -28,6 +28,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.wire.api_messages import format_result
 from nodeagent.formats.wire.exchange import Peer
+from nodeagent.views.wording.refusal_advice import advise_next_step
 from tests.support.job_agent import admit_job, answer_jobs
 
 
@@ -398,6 +399,18 @@ def test_a_job_that_fits_is_not_explained_as_if_it_did_not(
         assert main(words) == 125
     before, found, _ = capsys.readouterr().err.partition(f"nodeagent: jobs/one: {reason}: so it is\nhint: ")
     assert (before, bool(found)) == ("step by step\n" if is_explained else "", True)
+
+
+@pytest.mark.parametrize("message", ["reservation a has not begun", "reservation a needs until it ends"])
+def test_an_end_before_the_reservation_is_advised_only_where_it_helps(message: str) -> None:
+    hints = []
+    for said in (message, "reservation a needs when it begins"):
+        refused = {"refused": {"reason": "WaitingForReservation", "message": said}}
+        with answer_jobs(lambda *_, refused=refused: refused) as path:
+            hints.append(run(path, "--", "true").stderr.partition("hint: ")[2])
+        advised = advise_next_step("WaitingForReservation", "jobs/one", said)
+        assert ("--max-time" in hints[-1]) == ("--max-time" in advised)
+    assert ["let the job end before" in hint for hint in hints] == [False, True]
 
 
 def test_a_waiting_job_asks_a_restarted_agent_again_with_the_same_ticket(tmp_path: Path) -> None:

@@ -88,6 +88,13 @@ def pass_time(daemon: Daemon, span_ms: int) -> None:
     daemon.rest()
 
 
+def lacks(daemon: Daemon, name: str) -> str:
+    entry = daemon.agent.state.entry(f"uid-{name}")
+    assert entry is not None
+    assert entry.refusal is not None
+    return entry.refusal.message
+
+
 def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served: Daemon, owners: Owners) -> None:
     made = reserve(served, "nightly", 6, HOUR, 2 * HOUR)["reservation"]
     assert (made["name"], made["user"], made["cpus"], made["memory"]) == ("nightly", os.getuid(), "6", None)
@@ -99,6 +106,8 @@ def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served
     assert placement(beside)
     assert placement(short)
     assert waits(served) == {"long": WAITS_FOR_RESERVATION, "inside": WAITS_FOR_RESERVATION}
+    assert lacks(served, "long").endswith("that reservation nightly needs when it begins"), "`short` ends before"
+    assert lacks(served, "inside") == "reservation nightly has not begun"
     shown = ask(served, "queue")
     starts = {job["name"]: job["startsByMs"] for job in shown["jobs"]}
     assert starts["jobs/inside"] == made["fromMs"]
@@ -112,6 +121,7 @@ def test_other_jobs_leave_it_its_room_and_its_own_run_in_it_until_its_end(served
     pass_time(served, 30 * MINUTE)
     assert len(placement(inside).exclusive_cpus) == 4
     assert not long.done()
+    assert lacks(served, "long").endswith("that reservation nightly needs until it ends")
     assert ask(served, "queue")["jobs"][1]["endsByMs"] == made["untilMs"]
     second = asks_inside(owners, served, "second", "nightly", 3)
     served.rest()

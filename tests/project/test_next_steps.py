@@ -105,7 +105,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"to start it again while", "tests/cli/test_release.py::test_it_stays_ended_over_restarts_until_retry_or_another_manifest"),
     (r"what the first waiting job lacks", "tests/daemon/test_jobs.py::test_a_waiting_job_that_leaves_lets_the_next_one_start"),
     (r"what the message names", "tests/daemon/test_jobs.py::test_waiting_jobs_start_first_come_first_served"),
-    (r"with which it ends before|let it end before the reservation", RESERVED),
+    (r"with which it ends before|let the job end before|lists the reservations with their times", RESERVED),
     (r"end the other pod \(", OWN_UNIT),
     (r"undo the resize", INFEASIBLE),
     (r"give the manifest another UID", OWN_UID),
@@ -120,6 +120,7 @@ LISTED = ROOT / "tests/project/hints_without_a_test.txt"
 def hints() -> tuple[str, ...]:
     advice = [advise_next_step(reason, "POD").partition("; `nodeagent explain POD`")[0] for reason in ADVISED_REASONS]
     advice.append(advise_next_step("SMTAlignmentError", "POD", "not multiple cpus per core"))
+    advice.append(advise_next_step("WaitingForReservation", "POD", "reservation a has not begun"))
     found = [*list_hints(), *(one.mended_by for one in EXPLAINED.values()), *advice]
     return tuple(sorted(dict.fromkeys(found)))
 

@@ -539,7 +539,10 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         options.cpus = refused.get("cpus", options.cpus)  # if siblings are kept idle, this number includes them
         message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
         if refused["reason"] in _UNEXPLAINED_HINTS:
-            raise JobError(message, hint=_UNEXPLAINED_HINTS[refused["reason"]])
+            from nodeagent.core.model.refusals import NEEDED_LATER
+
+            may_end_before = message.endswith(NEEDED_LATER)
+            raise JobError(message, hint=_EARLY_HINT if may_end_before else _UNEXPLAINED_HINTS[refused["reason"]])
         raise JobRefusedError(message, hint=_REFUSED_HINT)
     own = read_own_cpus()
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
@@ -613,12 +616,12 @@ def _join_settings(names: Sequence[str]) -> str:
 _REFUSED_HINT = "request less, or wait for room with `--wait=30m`; `nodeagent inspect` shows which pods have which CPUs"
 _UNEXPLAINED_HINTS = {
     "WaitingForJobs": "wait in the queue with `--wait=30m`; `nodeagent queue` lists the waiting jobs",
-    "WaitingForReservation": "wait with `--wait`, or let the job end before the reservation begins (`--max-time`); `nodeagent queue` lists "
-    "the reservations",
+    "WaitingForReservation": "wait with `--wait`; `nodeagent queue` lists the reservations with their times and jobs",
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",
 }
 """Hints by reason of the refusal. With these reasons a job is refused although it would fit, so an explanation would show no shortage."""
+_EARLY_HINT = "wait with `--wait`, or let the job end before the reservation begins (`--max-time`); `nodeagent queue` shows that time"
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and try again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
 _MOVED_HINT = "another program may move processes or set their affinity; see `nodeagent inspect`"

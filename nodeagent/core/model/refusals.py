@@ -40,6 +40,8 @@ WAITS_FOR_RESERVATION = "WaitingForReservation"
 """Reason of a job that a reservation prevents from starting. The job needs resources reserved for others, or its own reservation hasn't
 begun or is used up. kubelet doesn't have this reason.
 """
+NEEDED_LATER = "needs when it begins"
+"""End of the message about a job that may start now if it ends before the reservation begins."""
 OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION)
 RESERVATION_OVER = "ReservationOver"
 """Reason of a job whose reservation has ended or was cancelled. kubelet doesn't have this reason."""

@@ -10,7 +10,13 @@ from nodeagent.core.admission.node_capacity import Insufficient, Usage
 from nodeagent.core.admission.what_if import WhatIf
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import CPU
-from nodeagent.core.model.refusals import RESERVATION_OVER, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION, WAITS_FOR_ROOM
+from nodeagent.core.model.refusals import (
+    NEEDED_LATER,
+    RESERVATION_OVER,
+    WAITS_FOR_JOBS,
+    WAITS_FOR_RESERVATION,
+    WAITS_FOR_ROOM,
+)
 from nodeagent.core.model.state import JOBS, NodeState, PodEntry
 from nodeagent.core.model.waiting import Waiting, is_for_room
 from nodeagent.core.turn.decision import admit_off_orphans, decide_pod
@@ -130,14 +136,16 @@ def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) ->
     started = plan.starting(QueuedJob(manifest.pod, terms.max_ms))
     if not isinstance(started, Blocked):
         return None
-    names = {one.pod.uid: one.name for one in source.reservations}
+    reservations = {one.pod.uid: one for one in source.reservations}
     uid = started.reservation
     if uid is None:
-        begun = (pod.uid for pod in plan.node.pods if pod.uid in names)
+        begun = (pod.uid for pod in plan.node.pods if pod.uid in reservations)
         uid = next(iter(find_in_the_way(plan.node, manifest.pod, begun) or ()), None)
     if uid is None:
         return None
-    return Waiting(WAITS_FOR_RESERVATION, f"it would use resources that reservation {names[uid]} needs", world.now_ms)
+    needs = NEEDED_LATER if reservations[uid].from_ms > world.now_ms else "needs until it ends"
+    message = f"it would use resources that reservation {reservations[uid].name} {needs}"
+    return Waiting(WAITS_FOR_RESERVATION, message, world.now_ms)
 
 
 def _make_plan(state: NodeState, source: PodSource, world: World) -> JobPlan:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from nodeagent.core.model.refusals import (
     INVALID_ANNOTATIONS,
     INVALID_NAME,
+    NEEDED_LATER,
     OF_QUEUE,
     POD_NOT_KNOWN,
     RELEASED,
@@ -116,6 +117,10 @@ def advise_next_step(reason: str, pod: str, message: str = "") -> str:
         pod: the pod's namespace/name.
         message: the message of the refusal.
     """
+    if reason == WAITS_FOR_RESERVATION and message and not message.endswith(NEEDED_LATER):
+        return (
+            "`nodeagent queue` lists the reservations with their times and jobs, and shows when the waiting jobs start"
+        )
     if reason in {STATE_NOT_SAVED, UID_TAKEN, RESERVATION_OVER, *OF_QUEUE}:
         return _ADVICE[reason]
     if reason == RESIZE_DEFERRED:
