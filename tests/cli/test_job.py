@@ -438,6 +438,20 @@ def test_a_wait_without_an_agent_or_with_no_time_fails_at_once(tmp_path: Path) -
         assert (wrong.returncode, "is not a time from 1s to 168h, such as 30m" in wrong.stderr) == (64, True)
 
 
+def test_now_is_the_default_by_name_and_no_wait() -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def remember(arguments: Mapping[str, Any], peer: Peer) -> Mapping[str, object]:
+        asked.append({**arguments, "name": ""})
+        return admit_job(arguments, peer)
+
+    with answer_jobs(remember) as socket:
+        assert [run(socket, *words, "--", "true").returncode for words in ((), ("--now",))] == [0, 0]
+        both = run(socket, "--wait", "--now", "--", "true")
+    assert asked[0] == asked[1]
+    assert (both.returncode, "argument --now: not allowed with argument --wait" in both.stderr) == (64, True)
+
+
 def test_a_wait_that_ends_while_the_agent_is_stopped_says_so(tmp_path: Path) -> None:
     path = str(tmp_path / "jobs.sock")
     words = ("--socket", path, "--cpus", "2", "--memory", "1Gi", "--wait=1s", "--", "true")

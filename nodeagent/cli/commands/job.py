@@ -126,7 +126,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
                      [--device RESOURCE] [--name NAME] [--user USER]
                      [--inherit] [--report [FILE]] [--require-clean]
                      [--repeat N] [--until-clean N] [--until-free]
-                     [--wait [TIME]] [--max-time TIME]
+                     [--wait [TIME] | --now] [--max-time TIME]
                      [--reservation RESERVATION] [--socket PATH]
                      -- COMMAND [ARG ...]"""
     add_amount_arguments(parser)
@@ -250,7 +250,8 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         action="store_true",
         help="return only when other programs can use the job's CPUs again: its last process has gone, and the agent has closed its cgroup",
     )
-    parser.add_argument(
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
         "--wait",
         nargs="?",
         const=LONGEST_SPAN_SECONDS,
@@ -258,6 +259,13 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         metavar="TIME",
         help="if the requested CPUs or memory are in use, wait until they are free, first come, first served, for at most TIME, such as "
         "30m (default: 7 days); a job that can never fit on this machine is refused at once",
+    )
+    begin.add_argument(
+        "--now",
+        dest="wait",
+        action="store_const",
+        const=None,
+        help="fail at once if the requested CPUs or memory are in use (the default)",
     )
     parser.add_argument(
         "--max-time",
