@@ -34,6 +34,7 @@ from nodeagent.formats.checkpoint.sealed import SealError, seal, unseal
 from nodeagent.formats.holdings.by_resource import decode_books, decode_holdings, encode_books, encode_holdings
 from nodeagent.formats.manifest.pod_fields import pod_to_document
 from nodeagent.formats.manifest.pod_manifest import named_pod_from_document
+from nodeagent.formats.manifest.pod_rules import find_invalid_identity
 from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
@@ -134,7 +135,7 @@ def decode_state(content: bytes, *, judge: bool = True, pods: Iterable[Pod] = ()
         document = unseal(content, FORMAT, VERSION, _WAY_OUT, judge=judge)
     except SealError as err:
         raise NodeStateError(err.message, is_newer=err.is_newer) from err
-    return _decode_saved_state(document, {pod.uid: pod for pod in pods})
+    return _decode_saved_state(document, pods)
 
 
 def _format_json(document: object) -> str:
@@ -147,10 +148,10 @@ def state_from_document(document: object) -> SavedState:
     Raises:
         NodeStateError: a value is missing or has the wrong type.
     """
-    return _decode_saved_state(JsonValue(document), {})
+    return _decode_saved_state(JsonValue(document))
 
 
-def _decode_saved_state(document: JsonValue, known: Mapping[str, Pod]) -> SavedState:
+def _decode_saved_state(document: JsonValue, given: Iterable[Pod] = ()) -> SavedState:
     try:
         runtime = document.optional("runtime")
         registry = Registry()
@@ -175,7 +176,7 @@ def _decode_saved_state(document: JsonValue, known: Mapping[str, Pod]) -> SavedS
         )
         state = NodeState(
             promises=decode_books(promised, Promises(pods, unrecovered)),
-            entries=document.field("entries").each(partial(_decode_entry, known=known)),
+            entries=document.field("entries").each(partial(_decode_entry, pods=_PodDecoder(given))),
             generation=document.field("generation").whole(),
             runtime=registry,
             units_boot_id=document.read_optional("unitsBootID", JsonValue.text, ""),
@@ -246,8 +247,8 @@ def _encode_entry(entry: PodEntry) -> Document:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
-    pod, containers = _decode_manifest_pod(document.field("pod"), known), document.field("containers")
+def _decode_entry(document: JsonValue, pods: "_PodDecoder") -> PodEntry:
+    pod, containers = pods.decode(document.field("pod")), document.field("containers")
     source = document.read_optional("podSource", JsonValue.text, MANIFEST_DIRECTORY)
     domain = document.read_optional("domain", JsonValue.text, _domain_of_source(source))
     entry = PodEntry(
@@ -261,9 +262,7 @@ def _decode_entry(document: JsonValue, known: Mapping[str, Pod]) -> PodEntry:
         is_released=document.read_optional("released", JsonValue.flag, default=False),
         refused_change=document.read_optional(
             "refusedChange",
-            lambda change: RefusedChange(
-                _decode_manifest_pod(change.field("pod"), known), _decode_refusal(change.field("refusal"))
-            ),
+            lambda change: RefusedChange(pods.decode(change.field("pod")), _decode_refusal(change.field("refusal"))),
             None,
         ),
         outcome=document.read_optional("outcome", lambda outcome: outcome.one_of(Phase), None),
@@ -290,15 +289,34 @@ def _domain_of_source(source: str) -> str:
     return source if source == "containerd" else OWN
 
 
-def _decode_manifest_pod(document: JsonValue, known: Mapping[str, Pod]) -> Pod:
-    found = document.object()
-    match found:
-        case {"metadata": {"uid": str(uid)}} if uid in known and found == pod_to_document(known[uid]):
-            return known[uid]
-    try:
-        return named_pod_from_document(found)
-    except DocumentError as err:
-        raise MisfitError(f"{document.path}: {err}") from err
+class _PodDecoder:
+    """Decoder of the pods of a state. Of pods that differ only in name, namespace and UID, only the first is decoded.
+
+    Args:
+        given: pods to return for documents that equal theirs.
+    """
+
+    def __init__(self, given: Iterable[Pod]) -> None:
+        self._given = {pod.uid: pod for pod in given}
+        self._decoded: dict[str, Pod] = {}
+        """Pods by the text of their documents without the identity."""
+
+    def decode(self, document: JsonValue) -> Pod:
+        found, text = document.object(), ""
+        match found:
+            case {"metadata": {"name": str(name), "namespace": str(namespace), "uid": str(uid)} as metadata}:
+                if uid in self._given and found == pod_to_document(self._given[uid]):
+                    return self._given[uid]
+                text = repr({**found, "metadata": {**metadata, "name": "", "namespace": "", "uid": ""}})
+                if text in self._decoded:
+                    pod = replace(self._decoded[text], name=name, namespace=namespace, uid=uid)
+                    if not any(find_invalid_identity(pod)):
+                        return pod
+        try:
+            self._decoded[text] = pod = named_pod_from_document(found)
+        except DocumentError as err:
+            raise MisfitError(f"{document.path}: {err}") from err
+        return pod
 
 
 def _encode_refusal(refusal: Waiting) -> list[Any]:

@@ -80,7 +80,7 @@ class Breach(Struct, frozen=True):
 
 def find_breaches(pod: Pod, *, is_run: bool = True) -> Iterator[Breach]:
     """Yield all errors in a pod's values. The values of processes are checked only if the agent runs the pod."""
-    yield from _check_identity(pod)
+    yield from find_invalid_identity(pod)
     seen: set[str] = set()
     if not any(True for _ in pod.apps()):
         yield Breach(("spec", "containers"), "", "needs at least one container")
@@ -109,7 +109,7 @@ def find_breaches(pod: Pod, *, is_run: bool = True) -> Iterator[Breach]:
 
 def find_invalid_names(pod: Pod) -> Iterator[Breach]:
     """Yield the errors in the names and UID of a pod and in its containers' names."""
-    yield from _check_identity(pod)
+    yield from find_invalid_identity(pod)
     seen: set[str] = set()
     for path, container in _containers_with_paths(pod):
         yield from _check_name(path, container, seen)
@@ -129,7 +129,8 @@ def find_negative_amounts(pod: Pod) -> Iterator[Breach]:
                 yield Breach((*path, name), str(amount), _NOT_NEGATIVE)
 
 
-def _check_identity(pod: Pod) -> Iterator[Breach]:
+def find_invalid_identity(pod: Pod) -> Iterator[Breach]:
+    """Yield the errors in the name, namespace and UID of a pod."""
     rows = (
         ("name", pod.name, _SUBDOMAIN, _MAX_SUBDOMAIN, SUBDOMAIN_RULE),
         ("namespace", pod.namespace, _LABEL, _MAX_LABEL, LABEL_RULE),

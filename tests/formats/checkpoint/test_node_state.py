@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
@@ -61,6 +63,7 @@ from nodeagent.formats.checkpoint.node_state import (
     state_from_document,
 )
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
+from nodeagent.formats.manifest.pod_schema import NUMA_NODE
 from tests.support.node_model import Unit, started
 from tests.support.pods import amounts, app, burstable, cgroup_only, exclusive, init, job, pod, sidecar, unit
 from tests.support.shares import share_of
@@ -550,6 +553,23 @@ def test_whatever_stands_in_whatever_place_is_taken_or_refused(path: tuple[str |
     violations(NODE.managers, saved.state)
     again = decode_state(encode_state(saved.state, saved.policies))
     assert replace(again.state, entries=()) == replace(saved.state, entries=())
+
+
+@pytest.mark.parametrize("value", ["", "x", "../a", 1, True, None, [], {}], ids=json.dumps)
+def test_a_pod_beside_a_similar_one_is_read_as_if_it_were_alone(value: object) -> None:
+    first = json.loads(json.dumps(BODY["entries"][0]))
+    first["pod"]["metadata"]["annotations"] = {NUMA_NODE: "1"}
+
+    def read(*entries: object) -> PodEntry | None:
+        try:
+            return state_from_document({**BODY, "entries": [*entries]}).state.entries[-1]
+        except NodeStateError:
+            return None
+
+    for path in places(first["pod"])[1:]:
+        similar = json.loads(json.dumps(first))
+        reduce(getitem, path[:-1], similar["pod"])[path[-1]] = value
+        assert read(first, similar) == read(similar), path
 
 
 @pytest.mark.parametrize("path", places(BODY)[1:], ids=lambda path: ".".join(map(str, path)))
