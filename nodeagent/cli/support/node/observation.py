@@ -4,11 +4,12 @@ import os
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import chain
 
 from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import ObservedCgroups
-from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, cpuset_path
+from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, cpuset_path, payload_path
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.state import run_id
@@ -101,19 +102,23 @@ def _list_paths(view: NodeView) -> list[str]:
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """Return the processes of each container by cgroup path, and one misplaced process of each container that has misplaced processes.
 
-    A misplaced process is in the container's own cgroup instead of a child cgroup. Unreadable cgroups are left out.
+    A misplaced process is in the container's own cgroup instead of a child cgroup. The kernel allows this only while the payload cgroup has
+    no processes, and lets none enter it meanwhile. Unreadable cgroups are left out.
     """
     if view.cgroup_root is None:
         return {}, {}
     tree = CgroupTree(view.cgroup_root)
     found, misplaced = {}, {}
     for path in [entry.container_path(c.name) for entry in view.state.entries for c in entry.containers]:
+        cgroup = view.cgroup_of(path)
         try:
-            found[path] = tree.processes.list_pids(view.cgroup_of(path))
-            misplaced[path] = tree.processes.find_misplaced(path)
+            by_cgroup = tree.processes.list_by_cgroup(cgroup)
         except CgroupError:
             continue
-    return found, {path: pid for path, pid in misplaced.items() if pid is not None}
+        found[path] = tuple(dict.fromkeys(chain.from_iterable(by_cgroup.values())))
+        if by_cgroup[cgroup] and payload_path(path) in by_cgroup.keys() - {cgroup}:
+            misplaced[path] = by_cgroup[cgroup][0]
+    return found, misplaced
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:

@@ -3,8 +3,9 @@
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 
 from nodeagent.core.model.cgroup_layout import payload_path
@@ -22,32 +23,19 @@ class CgroupProcesses:
 
     def list_pids(self, path: str) -> tuple[int, ...]:
         """List the processes of a cgroup and its descendants."""
-        own = [int(line) for line in (self._files.read(path, "cgroup.procs") or "").split()]
-        return tuple(dict.fromkeys((*own, *self._list_pids_below(path))))
+        return tuple(dict.fromkeys(chain.from_iterable(self.list_by_cgroup(path).values())))
 
-    def _list_pids_below(self, path: str) -> Iterator[int]:
+    def list_by_cgroup(self, path: str) -> dict[str, tuple[int, ...]]:
+        """List the processes of a cgroup and of each of its descendants, by path of the cgroup."""
+        found = {path: tuple(map(int, (self._files.read(path, "cgroup.procs") or "").split()))}
         for child in self._files.list_children(path):
             try:
-                yield from self.list_pids(f"{path}/{child}")
+                found |= self.list_by_cgroup(f"{path}/{child}")
             except CgroupError as err:
                 # the processes of a threaded cgroup are listed in its domain's cgroup (cgroup-v2.rst, Threads)
                 if err.errno != errno.EOPNOTSUPP:
                     raise
-
-    def find_misplaced(self, path: str) -> int | None:
-        """Return the pid of a process that is in a container's own cgroup instead of the child `payload`. None means that there is no such
-        process.
-
-        The kernel allows such a process only while the payload has no processes. While such a process exists, other processes can't enter
-        the payload.
-        """
-        if payload_path(path) == path:
-            return None
-        pids = (self._files.read(path, "cgroup.procs") or "").split()
-        has_payload = bool(pids) and payload_path(path) in (
-            f"{path}/{child}" for child in self._files.list_children(path)
-        )
-        return int(pids[0]) if has_payload else None
+        return found
 
     def list_threads(self, path: str) -> frozenset[int]:
         """List the threads of a cgroup and its descendants."""
