@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodeagent.core.model.claims import ContainerClaim, PodClaim
 from nodeagent.core.model.quantity import Quantity
@@ -182,8 +183,16 @@ class Pod(Struct, frozen=True, dict=True):
 
     @cached_property
     def derived(self) -> dict[tuple[str, bool], object]:
-        """Cache of values that were computed from this pod, by function and by the value of the gate PodLevelResources."""
+        """Cache of values that were computed from this pod's fields except name, namespace and UID, by function and by the value of the
+        gate PodLevelResources.
+        """
         return {}
+
+    def renamed(self, name: str, namespace: str, uid: str) -> "Pod":
+        """Return a pod with another identity. Both pods share the cache of derived values."""
+        pod = replace(self, name=name, namespace=namespace, uid=uid)
+        pod.__dict__["derived"] = self.derived
+        return pod
 
     def resolve_process(self, profiles: tuple[tuple[str, Profile], ...]) -> ProcessSettings:
         """Return the settings of the containers' processes. The settings of the named profile are included if the node has this profile."""

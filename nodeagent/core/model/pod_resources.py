@@ -183,7 +183,18 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the values of a container's cgroup. They are the container's own limits, or else the pod's limits (kuberuntime, KEP-2837)."""
+    """Return the values of a container's cgroup. They are the container's own limits, or else the pod's limits (kuberuntime, KEP-2837).
+
+    The result is cached in the pod.
+    """
+    key = (f"container_cgroup_amounts of {container.name}", pod_level_resources)
+    known = cast("CgroupAmounts | None", pod.derived.get(key))
+    if known is None:
+        known = pod.derived[key] = _compute_container_amounts(pod, container, pod_level_resources)
+    return known
+
+
+def _compute_container_amounts(pod: Pod, container: Container, pod_level_resources: bool) -> CgroupAmounts:
     limits = dict(container.resources.limits)
     if pod_level_resources and pod.resources is not None:
         unset = {n: amount for n, amount in pod.resources.limits if not _is_set(container.resources.limits, n)}

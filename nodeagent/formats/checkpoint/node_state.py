@@ -309,7 +309,7 @@ class _PodDecoder:
                     return self._given[uid]
                 text = repr({**found, "metadata": {**metadata, "name": "", "namespace": "", "uid": ""}})
                 if text in self._decoded:
-                    pod = replace(self._decoded[text], name=name, namespace=namespace, uid=uid)
+                    pod = self._decoded[text].renamed(name, namespace, uid)
                     if not any(find_invalid_identity(pod)):
                         return pod
         try:

@@ -3,6 +3,7 @@
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from nodeagent.core.model.pod import (
     Container,
@@ -122,7 +123,8 @@ def test_the_pods_cgroup(owner: Pod, expected: CgroupAmounts) -> None:
 
 
 def test_a_containers_cgroup_falls_back_to_the_pods_limits() -> None:
-    bare, limited = container(APP, {"cpu": "500m"}), container(APP, {}, {"cpu": "1", "memory": "1Gi"})
+    bare = container(APP, {"cpu": "500m"})
+    limited = replace(container(APP, {}, {"cpu": "1", "memory": "1Gi"}), name="limited")
     owner = pod(bare, limited, limits={"cpu": "3", "memory": "4Gi", "hugepages-2Mi": "2Mi"})
     assert container_cgroup_amounts(owner, owner.containers[0]) == CgroupAmounts(
         500, 3000, 4 * 2**30, (("hugepages-2Mi", 2**21),)
