@@ -108,9 +108,3 @@ def four_nodes(request: pytest.FixtureRequest) -> Guest:
 def two_cards(request: pytest.FixtureRequest) -> Guest:
     """Debian 13. Two sockets, and a network card on each NUMA node. For long tests: it is one more boot."""
     return _guest(request, "two_cards")
-
-
-@pytest.fixture
-def in_turns(request: pytest.FixtureRequest) -> Guest:
-    """Debian 12. Two sockets and NUMA nodes, 8 CPUs that run in turns. For long tests: it is one more boot."""
-    return _guest(request, "in_turns")

@@ -6,7 +6,7 @@ from integration.examination import complaints, examined
 from integration.guest.errors import EmulatorFailedError, GuestTimeoutError
 from integration.guest.guest import Guest
 from integration.guest.images import guest_image
-from integration.guest.machine import FOUR_CACHES, FOUR_NODES, IN_TURNS, TWO_CARDS, TWO_SOCKETS, Machine
+from integration.guest.machine import FOUR_CACHES, FOUR_NODES, TWO_CARDS, TWO_SOCKETS, Machine
 from integration.guest.releases import release_of
 from integration.node import CONFIG, Node
 
@@ -16,7 +16,6 @@ KINDS: dict[str, tuple[int, Machine, tuple[str, ...]]] = {
     # the second half of each node is for what the kernel can move: it may be taken offline
     "four_nodes": (13, FOUR_NODES, ("movablecore=1G",)),
     "two_cards": (13, TWO_CARDS, ()),
-    "in_turns": (12, IN_TURNS, ()),
 }
 """Debian release, machine, and what is added to the kernel's command line."""
 _MOST_FAILURES, _MOST_WAITS_IN_VAIN = 10, 4

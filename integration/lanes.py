@@ -6,7 +6,7 @@ second lane has all others: no kind of guest is booted in both. The ID of a test
 
 NO_LANE = ("integration/test_exceptions.py", "integration/test_install.py")
 """They need no guest, and run beside the others."""
-GUESTS = ("four_nodes", "two_cards", "in_turns", "four_caches", "two_sockets")
+GUESTS = ("four_nodes", "two_cards", "four_caches", "two_sockets")
 """Debian 13 first: its image is built while the other lane builds that of Debian 12."""
 
 

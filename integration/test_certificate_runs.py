@@ -13,8 +13,8 @@ REPEATS = 5
 
 
 @pytest.fixture
-def node(in_turns: Guest) -> Node:
-    return Node(in_turns)
+def node(two_sockets: Guest) -> Node:
+    return Node(two_sockets)
 
 
 @pytest.mark.long  # the short form is that of test_certificate.py: a process, in one run

@@ -32,7 +32,7 @@ from integration.guest.images import Image
 from integration.guest.machine import Machine
 from integration.guest.pace import JOB, LONGEST_SECONDS, LOOK_SECONDS, Pace, Wait
 from integration.guest.protocol import PORT_NAME
-from integration.guest.qemu import KVM, TCG, TCG_IN_TURNS, Accelerator, find_accelerator, start_qemu
+from integration.guest.qemu import KVM, Accelerator, find_accelerator, start_qemu
 from integration.guest.qmp import Qmp
 from integration.guest.session import Hello, Request, Session
 
@@ -75,8 +75,6 @@ class Guest:
         self.image = image
         self.machine = machine
         self.accelerator: Accelerator = find_accelerator(image)
-        if machine.in_turns and self.accelerator == TCG:
-            self.accelerator = TCG_IN_TURNS
         self._directory = Path(tempfile.mkdtemp(prefix="nodeagent-guest-"))
         self._console_left = ""
         ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
@@ -214,10 +212,9 @@ class Guest:
     def _has_stalled(self) -> bool:
         """Whether an emulated processor has stopped; to be asked when something doesn't come.
 
-        Seen of TCG (10.0): a kernel that was booting had all its processors idle, as if an interrupt had been lost. With many processors
-        on few, one ran for ever a breakpoint that the kernel had put into its own code and taken out again, as it does for tracepoints: on
-        and on at one place of `__schedule`, with interrupts off. The kernel reports a stall. `Machine.in_turns` avoids that: no processor
-        translates code while another changes it.
+        Seen of TCG (10.0): a kernel that was booting had all its processors idle, as if an interrupt had been lost. With a thread for each
+        processor, one ran for ever a breakpoint that the kernel had put into its own code and taken out again, as it does for tracepoints.
+        The kernel reports a stall in both cases. The second is why processors run in turns now (`TCG`).
         """
         return self.accelerator != KVM and _STALL.search(self.console_text()) is not None
 

@@ -47,8 +47,6 @@ class Machine:
     """The NUMA node of each network card that has one. They lead nowhere."""
     disks: int = 0
     """How many of the cards have an NVMe disk beside them, of zeros."""
-    in_turns: bool = False
-    """Whether emulated CPUs run in turns, by one thread. Then none meets code that another is changing: see `Guest._has_stalled`."""
     cpu_model: str = CPU_MODEL
     drives: tuple[str, ...] = ()
     """Image files of further disks. They are only read, and what the guest writes is lost."""
@@ -136,6 +134,4 @@ FOUR_NODES = Machine(
     huge_pages=(HugePages("2M", (16, 16, 16, 16)),),
 )
 TWO_CARDS = replace(TWO_SOCKETS, name="two-cards", cards=(0, 1), disks=2)
-# For tests that have the kernel change its code hundreds of times, as each count of tasks does.
-IN_TURNS = replace(TWO_SOCKETS, name="in-turns", cores=2, nodes=(Node("0-3", 1024), Node("4-7", 1024)), in_turns=True)
-MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES, TWO_CARDS, IN_TURNS)}
+MACHINES = {machine.name: machine for machine in (TWO_SOCKETS, FOUR_CACHES, FOUR_NODES, TWO_CARDS)}

@@ -122,7 +122,7 @@ STUBS = {
     "guest/__init__.py": "",
     "guest/images.py": "def guest_image(_): return None\n",
     "guest/machine.py": """
-FOUR_CACHES, FOUR_NODES, IN_TURNS, TWO_CARDS, TWO_SOCKETS = 'caches', 'nodes', 'turns', 'cards', 'sockets'
+FOUR_CACHES, FOUR_NODES, TWO_CARDS, TWO_SOCKETS = 'caches', 'nodes', 'cards', 'sockets'
 Machine = str
 """,
     "guest/guest.py": """
