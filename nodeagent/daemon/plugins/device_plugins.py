@@ -252,7 +252,8 @@ class DevicePlugins:
             before = self._plugins.get(asked.resource)
             if before is not None:
                 before.end("it has registered again")
-                plugin.devices = before.devices  # the devices stay unhealthy until the new plugin has reported its list
+                # until the new plugin has reported its list, the devices are kept as unhealthy
+                plugin.devices = before.devices
             self._plugins[asked.resource] = plugin
             is_followed = asked.resource in self._followed
             self._followed.add(asked.resource)

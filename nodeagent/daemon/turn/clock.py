@@ -50,7 +50,7 @@ def read_clocks() -> tuple[int, int]:
     """
     while True:
         before_ms, now_ms, after_ms = read_boot_ms(), time.time_ns() // 1_000_000, read_boot_ms()
-        # a longer time means that the process was delayed between the two readings
+        # if more time has passed, the process was delayed between the readings, and the clocks are read again
         if after_ms - before_ms <= _READING_MS:
             return now_ms, now_ms - after_ms
 

@@ -86,7 +86,7 @@ def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: A
 
 
 def _exchange(path: str, request: bytes, deadline: float) -> bytes:
-    channel = socket(AF_UNIX, SOCK_STREAM)  # execve closes the socket
+    channel = socket(AF_UNIX, SOCK_STREAM)  # Python's sockets are closed by execve
     try:
         # SO_SNDTIMEO waits while the backlog is full. With settimeout, connect would fail at once (unix(7), EAGAIN).
         seconds = _seconds_left(deadline)

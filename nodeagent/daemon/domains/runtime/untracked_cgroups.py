@@ -59,7 +59,7 @@ def look_for_untracked(
     ids = {container.id for container in made} | {sandbox.id for sandbox in registry.sandboxes}
 
     def is_known(path: str) -> bool:
-        # The cgroup's name is `PREFIX-ID.scope`, or only the ID with the cgroupfs driver.
+        # A container's cgroup is called `PREFIX-ID.scope` by the systemd driver, and `ID` by the cgroupfs driver.
         return path in known or path.rpartition("/")[2].removesuffix(".scope").rpartition("-")[2] in ids
 
     if not before.has_listed or before.searched_at is None or now >= before.searched_at + seconds:
