@@ -4,6 +4,7 @@ Each row has the level of the result for each purpose of a node. Files that a ke
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -95,7 +96,7 @@ _RULES = (
     ),
     _Rule(
         "rt-throttling", RT_RUNTIME, lambda text: text != "-1",
-        "real-time tasks (SCHED_FIFO, SCHED_RR) run for at most {} of each 1000000 µs, and then stop",
+        "real-time tasks (SCHED_FIFO, SCHED_RR) run for at most {} µs of each kernel.sched_rt_period_us, and then stop",
         "real-time tasks are not stopped", (_OK, _NOTE), "sudo sysctl -w kernel.sched_rt_runtime_us=-1",
     ),
     _Rule(
@@ -141,7 +142,9 @@ def _apply_rule(rule: _Rule, text: str, facts: NodeFacts) -> CheckResult:
     if not rule.is_costly(text):
         return CheckResult(rule.check, Level.OK, rule.fine.format(value))
     if level is Level.OK:
-        return CheckResult(rule.check, Level.OK, f"it is {value}, which matters for benchmarks only")
+        return CheckResult(
+            rule.check, Level.OK, f"{rule.path.rpartition('/')[2]} is {value}, which matters for benchmarks only"
+        )
     has_value = rule.path != CLOCKSOURCE or rule.text in (facts.text(CLOCKSOURCES) or "").split()
     if not has_value:
         return CheckResult(
@@ -173,7 +176,9 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
         else "a page that comes back from a disk takes milliseconds"
     )
     why = f"{amount} of swap are in use: {cost}"
-    fix = "sudo swapoff -a # needs as much free memory; undo: sudo swapon -a"
+    # `swapon -a` would only bring back what /etc/fstab has, and zram is usually not there.
+    names = shlex.join(row[0].replace(r"\040", " ") for row in rows if row)
+    fix = f"sudo swapoff {names} # needs as much free memory; undo: sudo swapon {names}"
     yield CheckResult("swap", _level(facts, (Level.NOTE, Level.WARNING)), why, fix)
 
 
