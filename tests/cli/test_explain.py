@@ -192,6 +192,16 @@ def test_a_manifest_that_is_wrong_is_named_with_its_line(run: RunCommand) -> Non
     assert "hint: " in err
 
 
+def test_devices_that_no_plugin_has_are_given_up_together_with_what_else_is_short(run: RunCommand) -> None:
+    Path("config.yaml").write_text(CONFIG.replace("checkAllocatable: false", "checkAllocatable: true"))
+    one = container("app", "2", "9Ti")
+    one["resources"]["limits"] |= {"nvidia.com/gpu": "2", "hugepages-2Mi": "2Mi"}
+    _, (document,) = explained(run, pod("big", one))
+    (remedy,) = document["remedies"]
+    assert "hugepages-2Mi 0 instead of 2Mi" in remedy["text"]
+    assert "nvidia.com/gpu 0 instead of 2" in remedy["text"]
+
+
 def test_it_says_that_not_everything_was_tried(run: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     for change in RequestChange:
         monkeypatch.setitem(BUDGETS, change, 0)

@@ -105,9 +105,8 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
             if whole != attempts.pod and attempts.admits(whole):
                 return (_make_remedy(attempts, whole),)
         attempts.pod = with_whole_bytes(attempts.pod)
-    resources = list_memory_resources(attempts.pod)
-    names = (CPU, *resources, *list_device_resources(attempts.pod))
-    cpus, *others = [_change_one_or_several(attempts, name) for name in names]
+    resources = [*list_memory_resources(attempts.pod), *list_device_resources(attempts.pod)]
+    cpus, *others = [_change_one_or_several(attempts, name) for name in (CPU, *resources)]
     requests = (*cpus, *_raise_pod_level(attempts), *chain.from_iterable(others))
     if requests:
         return requests

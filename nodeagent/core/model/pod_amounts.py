@@ -99,7 +99,7 @@ def find_smallest_step(resource: str) -> int:
 
 
 def get_least_amount(resource: str) -> int:
-    """Return the smallest amount that is worth suggesting. For huge pages, the amount may be zero."""
+    """Return the smallest amount that is worth suggesting. For huge pages and devices, the amount may be zero."""
     return MIB if resource == MEMORY else 0
 
 
