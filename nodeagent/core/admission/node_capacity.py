@@ -3,6 +3,7 @@ ignores single CPUs and NUMA nodes.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from typing import cast
 
@@ -82,14 +83,14 @@ _REQUESTS = "list_requests"
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     """Sum the requests of these pods."""
-    count, key = 0, (_REQUESTS, pod_level_resources)
+    key = (_REQUESTS, pod_level_resources)
+    requested = [pod.derived.get(key) or _list_requests(pod, pod_level_resources) for pod in pods]
+    numbers = Counter(cast("list[NodeAmounts]", requested))  # many pods have equal requests
     amounts: dict[str, int] = {}
-    for pod in pods:
-        count += 1
-        known = cast("NodeAmounts | None", pod.derived.get(key))
-        for name, amount in _list_requests(pod, pod_level_resources) if known is None else known:
-            amounts[name] = amounts.get(name, 0) + amount
-    return Usage(count, tuple(sorted(amounts.items())))
+    for requests, number in numbers.items():
+        for name, amount in requests:
+            amounts[name] = amounts.get(name, 0) + amount * number
+    return Usage(numbers.total(), tuple(sorted(amounts.items())))
 
 
 def insufficient(

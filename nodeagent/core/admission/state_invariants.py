@@ -1,9 +1,12 @@
 """Invariants of a node's state: the invariants of its promises, and the invariants of its pods' entries."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from nodeagent.core.admission.managers import Managers, violations as broken_promises
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.derived import find_replaced
+from nodeagent.core.model.pod import Pod
+from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.model.violations import Invariant, Violation
 
 
@@ -13,18 +16,21 @@ def violations(managers: Managers, state: NodeState, checked: NodeState | None =
     Args:
         managers: the node's managers.
         state: the state to check.
-        checked: a state without violations. If its promises are the same, they aren't checked again. None means that there is none.
+        checked: a state without violations. Only what differs from it is checked. None means that there is none.
     """
-    uids = [entry.pod.uid for entry in state.entries]
-    # A container runtime's pod may have the same name as another pod.
-    names = [entry.pod.full_name for entry in state.own_entries()]
-    holding, found = state.holding_pods(), list[Violation]()
-    if checked is None or checked.promises is not state.promises or checked.holding_pods() != holding:
-        found += broken_promises(managers, state.promises, holding)
-    for invariant, pods in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
-        if len(set(pods)) < len(pods):
-            twice = sorted(pod for pod, number in Counter(pods).items() if number > 1)
-            found += [Violation(invariant=invariant, pod=pod) for pod in twice]
+    before = () if checked is None else checked.entries
+    left, came = find_replaced(before, state.entries)
+    gone, new, found = before[left], state.entries[came], list[Violation]()
+    if checked is None or checked.promises is not state.promises or _list_holding(gone) != _list_holding(new):
+        found += broken_promises(managers, state.promises, state.holding_pods())
+    if list(map(_identify, gone)) != list(map(_identify, new)):
+        uids = [entry.pod.uid for entry in state.entries]
+        # A container runtime's pod may have the same name as another pod.
+        names = [entry.pod.full_name for entry in state.own_entries()]
+        for invariant, pods in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
+            if len(set(pods)) < len(pods):
+                twice = sorted(pod for pod, number in Counter(pods).items() if number > 1)
+                found += [Violation(invariant=invariant, pod=pod) for pod in twice]
     found += [
         Violation(
             invariant=Invariant.ONE_STATUS_PER_CONTAINER,
@@ -32,7 +38,15 @@ def violations(managers: Managers, state: NodeState, checked: NodeState | None =
             statuses=tuple(status.name for status in entry.containers),
             expected_statuses=entry.expected_statuses,
         )
-        for entry in state.entries
+        for entry in new
         if not entry.has_expected_statuses
     ]
     return tuple(found)
+
+
+def _list_holding(entries: Iterable[PodEntry]) -> list[Pod]:
+    return [entry.pod for entry in entries if entry.holds]
+
+
+def _identify(entry: PodEntry) -> tuple[str, str, bool]:
+    return entry.pod.uid, entry.pod.full_name, entry.is_requested_per_container

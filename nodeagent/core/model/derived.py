@@ -2,8 +2,8 @@
 input has changed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
-from itertools import compress
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from itertools import compress, count
 from operator import is_, is_not
 from typing import Generic, TypeVar
 
@@ -18,6 +18,14 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
     """Return the keys of `new` whose values aren't identical (`is`) to the values in `old`."""
     return list(compress(new, map(is_not, new.values(), map(old.get, new))))
+
+
+def find_replaced(old: Sequence[V], new: Sequence[V]) -> tuple[slice, slice]:
+    """Return the part of each sequence that lies between their common beginning and their common end. Items are compared by identity."""
+    shorter = min(len(old), len(new))
+    begin = next(compress(count(), map(is_not, old, new)), shorter)
+    end = min(next(compress(count(), map(is_not, reversed(old), reversed(new))), shorter), shorter - begin)
+    return slice(begin, len(old) - end), slice(begin, len(new) - end)
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):

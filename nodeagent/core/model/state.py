@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.cgroup_layout import pinned_pod_path, pod_path
+from nodeagent.core.model.derived import find_replaced
 from nodeagent.core.model.digest import sha256_hex
 from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import OWN, SYSTEMD, Container, ContainerKind, Pod, QosClass, RestartPolicy
@@ -455,11 +456,10 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
       lost.) The power loss also ends the pods' processes. * Starts are confirmed, but only those of containers that may start again
       after the power loss.
     """
-    known = {entry.pod.uid: entry for entry in before.entries}
-    for entry in after.entries:
+    gone, came = find_replaced(before.entries, after.entries)
+    known = {entry.pod.uid: entry for entry in before.entries[gone]}
+    for entry in after.entries[came]:
         old = known.pop(entry.pod.uid, None)
-        if entry is old:
-            continue
         if old is None or (entry.pod, entry.is_released) != (old.pod, old.is_released):
             return False
         if entry.deleting_since_ms is None and not _has_only_starts(old, entry):

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from nodeagent.core.model.derived import list_replaced
+from nodeagent.core.model.derived import find_replaced, list_replaced
 from nodeagent.core.model.state import NodeState, PodEntry
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.pod_sources import PodSource
@@ -80,9 +80,9 @@ def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozen
     touched = {uid for path in _list_changed(before.observed, world.observed) for uid in _list_pods_at(path)}
     touched.update(attempt.partition("/")[0] for attempt in _list_changed(before.runs or {}, world.runs))
     touched |= world.retried | world.released
-    if before.sources != world.sources:
-        old, new = ({id(m): m for source in one.sources for m in source.pods} for one in (before, world))
-        touched.update((old | new)[key].pod.uid for key in old.keys() ^ new.keys())
+    for old, new in zip(before.sources, world.sources, strict=True):
+        gone, came = find_replaced(old.pods, new.pods)
+        touched.update(manifest.pod.uid for manifest in (*old.pods[gone], *new.pods[came]))
     return left.pods - touched
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.model.cgroup import UnitSettings
 from nodeagent.core.model.config import Placement
+from nodeagent.core.model.derived import find_replaced
 from nodeagent.core.model.pod import OWN, Pod, QosClass
 from nodeagent.core.model.podmap import Fold, PodMap
 from nodeagent.core.model.promises import Hint, PodPromises, Promises, UnrecoveredPod
@@ -71,16 +72,16 @@ class StateEncoder:
     """Encoder of consecutive states. Entries of pods are encoded again only if they have changed since the previous state."""
 
     def __init__(self) -> None:
-        self._encoded: dict[int, tuple[PodEntry, str]] = {}
-        """Texts of the entries in the last state, each with its entry, by the object identity (`id`) of the entry."""
+        self._entries: tuple[PodEntry, ...] = ()
+        """Entries of the last state."""
+        self._texts: list[str] = []
+        """Texts of these entries."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
-        keys = list(map(id, state.entries))
-        self._encoded = {
-            key: known or (entry, _format_json(_encode_entry(entry)))
-            for key, known, entry in zip(keys, map(self._encoded.get, keys), state.entries, strict=True)
-        }
-        entries = ",".join([text for _, text in self._encoded.values()])
+        gone, came = find_replaced(self._entries, state.entries)
+        self._texts[gone] = [_format_json(_encode_entry(entry)) for entry in state.entries[came]]
+        self._entries = state.entries
+        entries = ",".join(self._texts)
         rest = _format_json({"generation": state.generation, "policies": dict(policies)})
         promises = _format_json(_encode_books(state.promises))
         pod_texts: tuple[str, ...] = state.promises.pods.fold(_POD_TEXTS)

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from nodeagent.core.model.derived import Derived, list_replaced
+from nodeagent.core.model.derived import Derived, find_replaced, list_replaced
 
 
 class Input:
@@ -37,3 +37,16 @@ def test_replaced_values_are_other_objects_or_new(old: dict[str, int], new: dict
     inputs = [Input() for _ in range(3)]
     before, after = ({key: inputs[number] for key, number in one.items()} for one in (old, new))
     assert list_replaced(before, after) == [key for key, number in new.items() if old.get(key) != number]
+
+
+@given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
+def test_what_lies_around_the_replaced_parts_is_the_same_and_as_long_as_possible(
+    old: list[int], new: list[int]
+) -> None:
+    inputs = [Input() for _ in range(3)]
+    before, after = ([inputs[number] for number in one] for one in (old, new))
+    gone, came = find_replaced(before, after)
+    assert before[: gone.start] == after[: came.start]
+    assert before[gone.stop :] == after[came.stop :]
+    left, right = before[gone], after[came]
+    assert not (left and right) or (left[0] is not right[0] and left[-1] is not right[-1])
