@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from integration.guest.errors import CommandError
 from integration.guest.guest import RUN_SECONDS, Completed, Guest
+from nodeagent.core.model.cgroup_layout import pod_path
+from nodeagent.core.model.pod import QosClass
 
 CONFIG = "/etc/nodeagent/config.yaml"
 MANIFESTS = "/etc/nodeagent/manifests"
@@ -133,17 +135,16 @@ class Node:
     def wait_running(self, *names: str, refused: Iterable[str] = (), seconds: float = WAIT_SECONDS) -> Document:
         """Wait until these pods are complete, and the others are refused.
 
-        Every container that has a command has been observed to run, and one without has its cgroup.
+        Every container that has a command runs or has run, and one without has its cgroup.
         """
         others = set(refused)
 
         def all_are_there(state: Document) -> bool:
-            return all(_runs(state, name) for name in names) and others <= _refused(state)
+            return all(self._runs(state, name) for name in names) and others <= _refused(state)
 
         what = f"{', '.join(names)} to run" + (f" and {', '.join(sorted(others))} to be refused" if others else "")
         state = self.wait(all_are_there, what, of={*names, *others}, seconds=seconds)
-        if any(_has_slots(state, name) for name in names):
-            self._wait_told(state)
+        self._wait_told(state)
         return state
 
     def wait_refused(self, *names: str) -> Document:
@@ -156,12 +157,36 @@ class Node:
         def decided(state: Document) -> bool:
             there = {e["source"]: e["pod"]["metadata"]["name"] for e in state["entries"]}
             return there.keys() == set(names) and all(
-                "refusal" in entry or _runs(state, entry["pod"]["metadata"]["name"]) for entry in state["entries"]
+                "refusal" in entry or self._runs(state, entry["pod"]["metadata"]["name"]) for entry in state["entries"]
             )
 
         state = self.wait(decided, f"{names} to be decided", of=self._under_way)
         self._wait_told(state)
         return state
+
+    def _runs(self, state: Document, name: str) -> bool:
+        """Whether each of a pod's containers that has a command runs or has run.
+
+        The saved state says that the agent tries a start. It says that the start is confirmed only once something else has changed, too.
+        """
+        entry = _entry(state, name)
+        if entry is None:
+            return False
+        assert "refusal" not in entry, entry["refusal"]
+        commanded = {one["name"] for one in _containers(entry) if "command" in one}
+        return all(
+            "startedAtMs" in status or ("attempt" in status and self._is_populated(entry, status["name"]))
+            for status in entry["containers"]
+            if status["name"] in commanded
+        )
+
+    def _is_populated(self, entry: Document, container_name: str) -> bool:
+        uid, is_pooled = entry["pod"]["metadata"]["uid"], entry.get("pooled", False)
+        path = f"{ROOT}/{pod_path(QosClass(entry['qos']), uid, is_pooled=is_pooled)}/{container_name}"
+        try:
+            return b"populated 1" in self.guest.get(f"{path}/cgroup.events")
+        except CommandError:  # there is no such cgroup yet
+            return False
 
     def wait_gone(self, *names: str) -> Document:
         return self.wait(
@@ -365,20 +390,6 @@ def _is_pooled(cgroup: str) -> bool:
 
 def _entry(state: Document, name: str) -> Document | None:
     return next((entry for entry in state["entries"] if entry["pod"]["metadata"]["name"] == name), None)
-
-
-def _runs(state: Document, name: str) -> bool:
-    entry = _entry(state, name)
-    if entry is None:
-        return False
-    assert "refusal" not in entry, entry["refusal"]
-    commanded = {one["name"] for one in _containers(entry) if "command" in one}
-    return all("startedAtMs" in c for c in entry["containers"] if c["name"] in commanded)
-
-
-def _has_slots(state: Document, name: str) -> bool:
-    entry = _entry(state, name)
-    return entry is not None and any("command" not in one for one in _containers(entry))
 
 
 def _containers(entry: Document) -> list[Document]:

@@ -34,8 +34,9 @@ def test_many_pods_at_once(node: Node, request: pytest.FixtureRequest, record_pr
         f" sed s/p@/p$i/g /run/$kind.json >/run/many/p$i.json; done; mv /run/many/* {MANIFESTS}/",
     )
     for so_many in range(PODS, count, PODS):
-        node.wait(partial(has_started, so_many), f"{so_many} pods of {count} to run")
-    state = node.wait(lambda s: started(s) == count, f"{count} pods to run")
+        node.wait(partial(has_started, so_many), f"{so_many} pods of {count} to be started")
+    state = node.wait(lambda s: started(s) == count, f"{count} pods to be started")
+    node.wait_running(*(entry["pod"]["metadata"]["name"] for entry in state["entries"]))
     took = time.monotonic() - began
     assert [e for e in state["entries"] if "refusal" in e] == []
     owned = [p["cpus"]["app"] for p in state["promises"]["pods"].values() if p.get("cpus")]
@@ -79,4 +80,4 @@ def has_at_most(count: int, state: Document) -> bool:
 
 
 def started(state: Document) -> int:
-    return sum("startedAtMs" in status for entry in state["entries"] for status in entry["containers"])
+    return sum("attempt" in status for entry in state["entries"] for status in entry["containers"])

@@ -70,13 +70,11 @@ def test_several_pods_in_one_yaml_and_a_changed_manifest_is_a_new_pod(node: Node
     (same,) = node.pids(node.cgroup("multi-2", "app"))
     node.put_manifest("multi.yaml", f"{json.dumps(changed)}\n---\n{second}", "multi-1")
     node.wait(
-        lambda s: (
-            {e["pod"]["metadata"]["uid"] for e in s["entries"]} == {"uid-multi-1b", "uid-multi-2"}
-            and all("startedAtMs" in c for e in s["entries"] for c in e["containers"])
-        ),
+        lambda s: {e["pod"]["metadata"]["uid"] for e in s["entries"]} == {"uid-multi-1b", "uid-multi-2"},
         "the changed pod in the old one's place",
         of=("multi-1",),
     )
+    node.wait_running("multi-1", "multi-2")
     assert node.run(f"test -e /proc/{old}", check=False).returncode == 1
     assert node.pids(node.cgroup("multi-2", "app")) == [same]
 

@@ -193,9 +193,10 @@ def test_the_pods_unit_starts_where_a_cgroup_was_left(node: Node) -> None:
 
 def _wait_started_again(node: Node) -> None:
     node.wait(
-        lambda state: any(c.get("attempt", 0) > 1 and "startedAtMs" in c for c in state["entries"][0]["containers"]),
+        lambda state: any(c.get("attempt", 0) > 1 for c in state["entries"][0]["containers"]),
         "the container to be started again",
     )
+    node.wait_running("one")
 
 
 def test_a_line_after_somebody_elses_is_found(node: Node) -> None:

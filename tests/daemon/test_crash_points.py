@@ -30,7 +30,7 @@ from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.core.turn.test_turns import WatchedAgent, decoded
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.claims import NUMA, claiming, request, template
-from tests.support.daemon_model import Daemon, Files, Steps, watched
+from tests.support.daemon_model import Daemon, Files, Steps, is_as_saved, watched
 from tests.support.figures import Recorder, keep, report
 from tests.support.node_model import CrashError, Machine, Process, Unit
 from tests.support.pods import app, burstable, cgroup_only, init, job, pod, sidecar, unit
@@ -327,8 +327,9 @@ class Life:
 
     def end(self, daemon: Daemon) -> object:
         """Everything that there is when all is quiet."""
-        machine, state = self.machine, daemon.agent.state
-        assert self.saved() == state
+        machine, state, saved = self.machine, daemon.agent.state, self.saved()
+        assert saved is not None
+        assert is_as_saved(state, saved)
         assert self.overlaps() == {}
         asides = {path.name: path.read_bytes() for path in self.directory.glob("*.aside-*")}
         assert asides == {f"{name}.aside-1": content for name, content in self.unusable.items()}

@@ -15,6 +15,7 @@ from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.edge.files.state_files import temporary_path
+from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.daemon.test_recovery import MEMORY, two_nodes
 from tests.support.daemon_model import Daemon, Files, Steps, watched
 from tests.support.figures import Recorder, report
@@ -48,8 +49,8 @@ def new_file(name: str) -> str:
     return Path(temporary_path(name)).name
 
 
-COMES = {new_file(STATE_FILE): 2, ".": 1}
-"""The decision before the start, durable; the confirmed start, whole."""
+COMES = {new_file(STATE_FILE): 1, ".": 1}
+"""The decision before the start, durable."""
 GOES = {new_file(STATE_FILE): 2}
 """That it is to end, and that it has ended, both whole."""
 
@@ -84,6 +85,20 @@ def test_a_burst_of_pods_is_one_commit(tmp_path: Path, monkeypatch: pytest.Monke
         daemon.rest()
     assert len(daemon.machine.running_containers()) == len(pods)
     assert synced == COMES
+
+
+def test_a_start_that_was_not_saved_is_found_again(tmp_path: Path) -> None:
+    daemon = Daemon(Machine(OF), tmp_path, Files((A, B)))
+    daemon.start()
+    daemon.rest()
+    saved = decode_state((tmp_path / STATE_FILE).read_bytes()).state
+    assert [status.started_at_ms for entry in saved.entries for status in entry.containers] == [None, None]
+    running = daemon.machine.running_containers()
+    later = Daemon(daemon.machine, tmp_path, Files((A, B)))
+    later.start()
+    later.rest()
+    assert later.agent.state == daemon.agent.state != saved
+    assert later.machine.running_containers() == running
 
 
 @dataclass

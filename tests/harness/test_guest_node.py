@@ -152,6 +152,18 @@ def test_a_container_without_a_command_is_there_when_the_agent_has_reported_it(
     assert guest.reported == guest.generation
 
 
+def test_a_container_runs_when_its_start_is_saved_and_its_cgroup_has_processes(
+    node: Node, guest: StubGuest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest.has(PINNED, qos="Guaranteed", containers=[{"name": "app", "attempt": 1}])
+    get, events = guest.get, {f"{node.cgroup('pinned', 'app')}/cgroup.events": b"populated 0\n"}
+    monkeypatch.setattr(guest, "get", lambda path: events.get(path) or get(path))
+    with pytest.raises(GuestTimeoutError, match="pinned to run"):
+        node.wait_running("pinned")
+    events |= dict.fromkeys(events, b"populated 1\n")
+    node.wait_running("pinned")
+
+
 def test_a_footprint_is_taken_when_the_agent_has_done_what_is_saved(node: Node, guest: StubGuest) -> None:
     guest.has(PINNED)
     node.footprint()

@@ -35,7 +35,7 @@ from nodeagent.core.model.config import Config
 from nodeagent.core.model.devices import PlacedDevices
 from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.pod import Container, Pod
-from nodeagent.core.model.state import NodeState
+from nodeagent.core.model.state import NodeState, has_only_starts
 from nodeagent.core.model.topology import Topology
 from nodeagent.core.turn.actions import (
     Action,
@@ -704,6 +704,11 @@ def _list_actions_twice(state: NodeState, world: World, *more: Any) -> list[Acti
         e.pod.uid in world.quiet and is_unsettled(e, world.runs or {}, world.observed) for e in state.entries
     )
     return actions
+
+
+def is_as_saved(state: NodeState, saved: NodeState) -> bool:
+    """Tell whether an agent that starts with a saved state comes to this state. It finds confirmed starts again."""
+    return saved == state or has_only_starts(saved, state)
 
 
 @contextmanager

@@ -446,6 +446,21 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
     return state
 
 
+def has_only_starts(before: NodeState, after: NodeState) -> bool:
+    """Tell whether confirmed starts are the only changes of the state, and only of containers that always restart.
+
+    Such a change need not be saved. The agent's next start finds the starts in the launcher's records again. If power is lost, the
+    processes are lost as well, and the containers start again.
+    """
+    gone, came = find_replaced(before.entries, after.entries)
+    old, new = before.entries[gone], after.entries[came]
+    return (
+        len(old) == len(new)
+        and all(map(_differs_by_starts, old, new))
+        and replace(before, entries=after.entries) == after
+    )
+
+
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
     """Tell whether a change of the state need not be saved at once. If power is lost while only `before` is on disk, the agent's next start
     must arrive at `after` again.
@@ -462,7 +477,7 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
         old = known.pop(entry.pod.uid, None)
         if old is None or (entry.pod, entry.is_released) != (old.pod, old.is_released):
             return False
-        if entry.deleting_since_ms is None and not _has_only_starts(old, entry):
+        if entry.deleting_since_ms is None and not _differs_by_starts(old, entry):
             return False
     held = before.promises.pods
     return (
@@ -472,7 +487,7 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
     )
 
 
-def _has_only_starts(before: PodEntry, after: PodEntry) -> bool:
+def _differs_by_starts(before: PodEntry, after: PodEntry) -> bool:
     """Whether the pod always restarts its containers, and confirmed starts are its only changes."""
     statuses = tuple(
         replace(old, started_at_ms=new.started_at_ms) if old.started_at_ms is None else old

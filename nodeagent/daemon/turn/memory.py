@@ -72,7 +72,7 @@ class TurnMemory(Struct, frozen=True):
     slept_ms: int = 0
     """Total time of sleep since boot, in milliseconds."""
     is_saved: bool = True
-    """Whether the current state is saved on disk."""
+    """Whether the current state is saved on disk, except for confirmed starts that need not be saved."""
     save_failed: bool = False
     """Whether the last turn could not save its decision."""
     unsaved: tuple[PodEntry, ...] = ()

@@ -14,6 +14,7 @@ from nodeagent.core.model.state import (
     PodEntry,
     RefusedChange,
     apply_endings,
+    has_only_starts,
     is_decided_again,
 )
 from nodeagent.core.model.waiting import Waiting
@@ -45,9 +46,14 @@ class Saved(Struct, frozen=True):
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. If that fails, resources are neither allocated nor released. Pods still end, which may free disk space."""
+    """Save a decision, unless it only confirms starts. If saving fails, resources are neither allocated nor released. Pods still end,
+    which may free disk space.
+    """
     memory, turn = decided.memory, decided.turn
-    if turn.state != memory.state or not memory.is_saved:
+    is_changed = turn.state != memory.state
+    if is_changed and memory.is_saved and has_only_starts(memory.state, turn.state):
+        memory = replace(memory, state=turn.state)
+    elif is_changed or not memory.is_saved:
         state = replace(turn.state, generation=memory.state.generation + 1)
         checked = memory.state if memory.is_saved and memory.adapted_to is memory.node.managers else None
         broken = tuple(violation.text for violation in violations(memory.node.managers, state, checked))

@@ -12,6 +12,7 @@ from nodeagent.core.model.state import (
     Origin,
     PodEntry,
     RefusedChange,
+    has_only_starts,
     is_decided_again,
 )
 from nodeagent.core.model.waiting import Waiting
@@ -77,3 +78,20 @@ ONCE, ONCE_STARTED = (
 )
 def test_only_what_the_next_start_decides_again(before: NodeState, after: NodeState, *, expected: bool) -> None:
     assert is_decided_again(before, after) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(state(A, B), state(A, entry("b", STARTED)), True, id="one is started"),
+        pytest.param(state(A, B), state(entry("a", STARTED), entry("b", STARTED)), True, id="two are started"),
+        pytest.param(state(A, B), state(A, entry("b", ENDED)), False, id="it has exited, too"),
+        pytest.param(state(A, B), state(A, ENDING), False, id="a pod is to end"),
+        pytest.param(state(A, ENDING), state(entry("a", STARTED)), False, id="one is started, and another is gone"),
+        pytest.param(state(A), state(entry("a", STARTED), B), False, id="one is started, and another comes"),
+        pytest.param(state(A, ONCE), state(A, ONCE_STARTED), False, id="one that runs once is started"),
+        pytest.param(state(A, B), state(A, entry("b", STARTED), held=MORE), False, id="it holds others"),
+    ],
+)
+def test_only_starts_need_no_save(before: NodeState, after: NodeState, *, expected: bool) -> None:
+    assert has_only_starts(before, after) is expected
