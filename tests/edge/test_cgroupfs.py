@@ -312,7 +312,7 @@ def test_a_directory_that_may_not_be_looked_into_is_named() -> None:
                 CgroupTree(f"{directory}/pods").read_chain()
         finally:
             os.seteuid(0)
-        assert refused.value.message == f"cannot look at {directory}/pods: Permission denied"
+        assert refused.value.message == f"cannot read {directory}/pods/cpuset.cpus.effective: Permission denied"
         assert "run as root" in refused.value.hint
         assert CgroupTree(f"{directory}/pods").read_chain() is None
 

@@ -5,7 +5,6 @@ decisions.
 import enum
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -405,10 +404,6 @@ class NodeState(Struct, frozen=True):
     def requested_entries(self) -> tuple[PodEntry, ...]:
         """Return the entries of the active pods whose containers another program requests one by one."""
         return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
-
-    def by_run(self) -> dict[str, str]:
-        """Return the path of each container's cgroup, by the run ID of its current attempt."""
-        return dict(chain.from_iterable([entry.paths_of_runs.items() for entry in self.entries]))
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)

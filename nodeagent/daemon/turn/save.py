@@ -125,6 +125,8 @@ def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
     """Return the reasons why the turn could not fulfil requests, by pod UID."""
     requested = decided.world.retried | decided.world.released
+    if not requested:
+        return {}
     waiting = [entry for entry in state.entries if entry.pod.uid in requested and entry.deleting_since_ms is None]
     if problem is not None:
         return {entry.pod.uid: problem for entry in waiting}

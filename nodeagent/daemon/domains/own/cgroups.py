@@ -1,6 +1,7 @@
 """The agent's own domain: pods from manifests, in cgroups below the pods' cgroup. The launcher starts and ends their processes."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from nodeagent.core.cgroups.write_order import Change
@@ -8,7 +9,7 @@ from nodeagent.core.domains.domain import DomainInput, DomainView
 from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, is_pinned
 from nodeagent.core.model.config import Config
-from nodeagent.core.model.derived import list_replaced
+from nodeagent.core.model.derived import find_replaced, list_replaced
 from nodeagent.core.model.pod import OWN
 from nodeagent.core.model.rotation import Rotation
 from nodeagent.core.model.state import NodeState, PodEntry
@@ -39,8 +40,10 @@ class OwnDomain(PassiveDomain):
 
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
-        self._by_run: tuple[tuple[PodEntry, ...], Mapping[str, str]] = ((), {})
-        """Cached result of `_list_paths`, together with the pod entries from which it was made."""
+        self._entries: tuple[PodEntry, ...] = ()
+        """Pod entries of the last call of `_list_paths`."""
+        self._paths: dict[str, str] = {}
+        """Result of that call."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
@@ -99,9 +102,13 @@ class OwnDomain(PassiveDomain):
 
     def _list_paths(self, state: NodeState) -> Mapping[str, str]:
         """Return the cgroup path of each container, by the ID of the container's current run in the launcher."""
-        if self._by_run[0] is not state.entries:
-            self._by_run = state.entries, state.by_run()
-        return self._by_run[1]
+        gone, came = find_replaced(self._entries, state.entries)
+        for attempt in chain.from_iterable([entry.paths_of_runs for entry in self._entries[gone]]):
+            del self._paths[attempt]
+        for entry in state.entries[came]:
+            self._paths |= entry.paths_of_runs
+        self._entries = state.entries
+        return self._paths
 
     def owns(self, path: str, /) -> bool:
         return not is_pinned(path)

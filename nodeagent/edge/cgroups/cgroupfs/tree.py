@@ -227,12 +227,13 @@ class CgroupTree:
         """
         found: list[tuple[str, CpuSet]] = []
         for directory in (self.root, *self.root.parents):
-            if not is_cgroup(directory):
-                break
             cpus = self._files.read_ids(str(directory), EFFECTIVE_CPUS, CpuSet)
-            if not cpus:
+            if cpus:
+                found.append((str(directory), cpus))
+            elif is_cgroup(directory):
                 return None
-            found.append((str(directory), cpus))
+            else:
+                break
         return tuple(reversed(found)) or None
 
     def apply(self, change: Change) -> None:
