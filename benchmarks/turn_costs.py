@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.agent_costs import calls
 from benchmarks.goals import Row, timed
-from benchmarks.plain_node import PlainDaemon, PlainLauncher, manifest, measure, plain_agent, settle
+from benchmarks.plain_node import PlainDaemon, PlainLauncher, manifest, measure, plain_agent, settle, spending
 from benchmarks.timing import Clock
 from nodeagent.core.model.topology import Cpu, NumaNode, Topology
 from nodeagent.daemon.turn.wakeups import WakeUpReason
@@ -52,7 +52,8 @@ def beside(pods: int) -> Iterator[tuple[PlainDaemon, Path]]:
 
 
 def add_pod(daemon: PlainDaemon, manifests: Path, number: int) -> None:
-    (manifests / f"{number}.yaml").write_text(manifest(number, EXCLUSIVE))
+    with spending():
+        (manifests / f"{number}.yaml").write_text(manifest(number, EXCLUSIVE))
     settle(daemon, WakeUpReason.MANIFESTS)
 
 
