@@ -280,6 +280,22 @@ def test_a_frequency_that_is_still_rising_at_the_start_does_not_disturb(tree: Ru
     assert (found["frequency"]["lowestKilohertz"], found["verdict"]) == (3_000_000, "clean")
 
 
+def test_the_frequency_of_each_cpu_is_compared_with_its_own(tree: RunTree) -> None:
+    """As where a job has cores of two kinds."""
+    tree.slower_khz = 1_000_000
+    found = tree.report(lambda: tree.run(5), lambda: tree.run(5))
+    assert (found["verdict"], found["frequency"]["highestKilohertz"]) == ("clean", 3_000_000)
+    assert found["frequency"]["lowestKilohertz"] == 2_000_000
+
+    def lower_faster() -> None:
+        tree.run(5)
+        tree.limit_khz, tree.slower_khz = 2_800_000, 300_000
+
+    found = tree.report(lambda: tree.run(5), lower_faster)
+    assert found["frequency"]["limitAtStartKilohertz"] == found["frequency"]["limitAtEndKilohertz"] == 2_500_000
+    assert summarise_run(found).startswith("jobs/one: disturbed: the frequency limit of its CPUs fell by 20 %; ")
+
+
 def test_tasks_that_cannot_run_elsewhere_do_not_disturb_if_the_kernel_counted_all(tree: RunTree) -> None:
     tree.others = OtherTasks([task("migration/3", 4_000_000, movable=False)], is_complete=True, counted_us=10_000_000)
 

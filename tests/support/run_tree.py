@@ -66,6 +66,8 @@ class RunTree:
         self.hot = 0
         self.khz = 3_000_000
         self.limit_khz = 3_500_000
+        self.slower_khz = 0
+        """How much lower the frequency and the limit of CPU 3 are, as on a core of another kind."""
         self.answer: Mapping[str, Any] = {"environment": {}, "configurationHash": "abc"}
         self.others = UNCOUNTED
         for cpu in CPUS:
@@ -107,8 +109,9 @@ class RunTree:
         for one in CPUS:
             self._put(f"{cpu}/cpu{one}/thermal_throttle/core_throttle_count", f"{self.hot}\n")
             self._put(f"{cpu}/cpu{one}/thermal_throttle/core_throttle_total_time_ms", f"{self.hot * 9}\n")
-            self._put(f"{cpu}/cpu{one}/cpufreq/scaling_cur_freq", f"{self.khz}\n")
-            self._put(f"{cpu}/cpu{one}/cpufreq/scaling_max_freq", f"{self.limit_khz}\n")
+            slower_khz = self.slower_khz if one == 3 else 0
+            self._put(f"{cpu}/cpu{one}/cpufreq/scaling_cur_freq", f"{self.khz - slower_khz}\n")
+            self._put(f"{cpu}/cpu{one}/cpufreq/scaling_max_freq", f"{self.limit_khz - slower_khz}\n")
             self._put(f"{cpu}/cpu{one}/cpufreq/scaling_governor", "performance\n")
             self._put(f"{cpu}/cpu{one}/cpuidle/state1/name", "C1\n")
             self._put(f"{cpu}/cpu{one}/cpuidle/state1/time", f"{self.seconds * 1000:.0f}\n")

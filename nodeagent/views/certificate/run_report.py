@@ -1,7 +1,7 @@
 """Report on one run: changes of the kernel's counters between the run's first and last instruction, and a verdict on them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -108,7 +108,8 @@ def describe_run(seen: RunObservation) -> Document:
     cgroup = _describe_cgroup(seen, unknown)
     memory = _describe_memory(seen, unknown)
     interrupts = _describe_interrupts(seen, cpus, unknown)
-    frequency = _describe_frequency(seen, cpus, unknown)
+    limits = _find_limits(seen, cpus)
+    frequency = _describe_frequency(seen, cpus, limits, unknown)
     thermal = _describe_thermal(seen, cpus, unknown)
     siblings = parse_siblings(seen.environment, cpus)
     if times is not None and not all(cpu in times for cpu in cpus):
@@ -138,8 +139,8 @@ def describe_run(seen: RunObservation) -> Document:
         "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
         "steal": None if steal_us is None else _judge_steal(steal_us, elapsed_us, cpus),
         "interrupts": _judge_interrupts(interrupts, elapsed_us),
-        "frequency": _judge_drop(frequency["highestKilohertz"], frequency["lowestKilohertz"]),
-        "frequency-limit": _judge_drop(frequency["limitAtStartKilohertz"], frequency["limitAtEndKilohertz"]),
+        "frequency": _judge_drops((high, low) for low, high in seen.samples.khz.values()),
+        "frequency-limit": _judge_drops(limits),
         "memory-pressure": None
         if pressure["memory"] is None
         else MeasuredRate(share(pressure["memory"]["full"], elapsed_us), pressure["memory"]["full"]),
@@ -263,11 +264,22 @@ def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> Mea
     return MeasuredRate(most * 1_000_000 // elapsed_us, most, source)
 
 
-def _judge_drop(high_khz: int | None, low_khz: int | None) -> MeasuredRate | None:
-    if high_khz is None or low_khz is None:
-        return None
-    drop_khz = max(0, high_khz - low_khz)
-    return MeasuredRate(share(drop_khz, high_khz), drop_khz)
+def _judge_drops(khz: Iterable[tuple[int, int]]) -> MeasuredRate | None:
+    """Judge only the CPU whose frequency fell most. Cores of several kinds have different frequencies all the time.
+
+    Args:
+        khz: the earlier or highest, and the later or lowest frequency of each CPU.
+    """
+    drops = (MeasuredRate(share(max(0, was - is_khz), was), max(0, was - is_khz)) for was, is_khz in khz)
+    return max(drops, key=lambda one: (one.rate, one.amount), default=None)
+
+
+def _find_limits(seen: RunObservation, cpus: CpuSet) -> list[tuple[int, int]]:
+    """Return the frequency limit of each CPU at the start and at the end, if both are known."""
+    pairs = (
+        [texts.number(frequency_file(cpu, "scaling_max_freq")) for texts in (seen.first, seen.last)] for cpu in cpus
+    )
+    return [(first, last) for first, last in pairs if first is not None and last is not None]
 
 
 def _describe_cgroup(seen: RunObservation, unknown: dict[str, str]) -> Document:
@@ -360,25 +372,23 @@ def _describe_pressure(seen: RunObservation, unknown: dict[str, str]) -> Documen
     return found
 
 
-def _describe_frequency(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
-    limits = [
-        [khz for cpu in cpus if (khz := texts.number(frequency_file(cpu, "scaling_max_freq"))) is not None]
-        for texts in (seen.first, seen.last)
-    ]
+def _describe_frequency(
+    seen: RunObservation, cpus: CpuSet, limits: Sequence[tuple[int, int]], unknown: dict[str, str]
+) -> Document:
     governors = {text.strip() for cpu in cpus if (text := seen.last.files.get(frequency_file(cpu, "scaling_governor")))}
     drivers = {text.strip() for cpu in cpus if (text := seen.last.files.get(frequency_file(cpu, "scaling_driver")))}
-    if not limits[1]:
+    if not limits:
         unknown["frequency"] = next(
             (reason for name, reason in seen.last.reasons.items() if name.endswith("/scaling_max_freq")),
             "the kernel's file has an unknown form",
         )
-    elif seen.samples.lowest_khz is None:
+    elif not seen.samples.khz:
         unknown["frequency.lowestKilohertz"] = "no CPU was busy long enough for its frequency to be read"
     return {
-        "lowestKilohertz": seen.samples.lowest_khz,
-        "highestKilohertz": seen.samples.highest_khz,
-        "limitAtStartKilohertz": min(limits[0], default=None),
-        "limitAtEndKilohertz": min(limits[1], default=None),
+        "lowestKilohertz": min((low for low, _ in seen.samples.khz.values()), default=None),
+        "highestKilohertz": max((high for _, high in seen.samples.khz.values()), default=None),
+        "limitAtStartKilohertz": min((first for first, _ in limits), default=None),
+        "limitAtEndKilohertz": min((last for _, last in limits), default=None),
         "governors": sorted(governors),
         "drivers": sorted(drivers),
     }

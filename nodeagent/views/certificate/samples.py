@@ -1,5 +1,7 @@
 """Summary of the samples that were taken while a command ran. The size of the summary doesn't depend on the length of the run."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from nodeagent.core.model.idset import CpuSet, NumaSet
@@ -26,9 +28,8 @@ class Samples(Struct, frozen=True):
     """Memory by NUMA node in the sample with the most remote memory. None means that no sample had this information."""
     remote_bytes: int = 0
     """Remote memory in the same sample, in bytes."""
-    lowest_khz: int | None = None
-    """Lowest frequency of a busy CPU. None means that the frequency is unknown."""
-    highest_khz: int | None = None
+    khz: Mapping[int, tuple[int, int]] = {}
+    """Lowest and highest frequency of each CPU that was ever busy, by CPU."""
     intervals: tuple[Interval, ...] = ()
 
 
@@ -58,15 +59,13 @@ def add_sample(
         if samples.memory_bytes is None or rank > (samples.remote_bytes, sum(known.values())):
             memory = dict(usage.memory_bytes), remote
     busy = _find_busy_cpus(since, now) & cpus
-    found = [khz for cpu in busy if (khz := now.number(frequency_file(cpu, "scaling_cur_freq"))) is not None]
-    lows = [*found, *([] if samples.lowest_khz is None else [samples.lowest_khz])]
-    highs = [*found, *([] if samples.highest_khz is None else [samples.highest_khz])]
+    found = {cpu: khz for cpu in busy if (khz := now.number(frequency_file(cpu, "scaling_cur_freq"))) is not None}
+    ranges = {cpu: (khz, khz, *samples.khz.get(cpu, ())) for cpu, khz in found.items()}
     intervals = (*samples.intervals, measure_interval(before, now, cpus, siblings, nodes))
     return Samples(
         samples.count + 1,
         *memory,
-        min(lows, default=None),
-        max(highs, default=None),
+        {**samples.khz, **{cpu: (min(khz), max(khz)) for cpu, khz in ranges.items()}},
         halve_intervals(intervals) if len(intervals) > _MOST_INTERVALS else intervals,
     )
 
