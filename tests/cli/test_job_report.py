@@ -230,6 +230,36 @@ def test_a_terminals_interrupt_ends_the_command_and_then_who_waits(
         os.close(terminal)
 
 
+BETWEEN_RUNS = """
+import os, signal, sys
+from nodeagent.cli.support.job_report import ReportWriter, RunPlan
+signal.signal(signal.SIGHUP, signal.Handlers[sys.argv[1]])
+(facts, to_facts), (ready, to_ready) = os.pipe(), os.pipe()
+observer = os.fork()
+if observer == 0:
+    os.close(to_facts)
+    os.write(to_ready, b"b")
+    lines = os.fdopen(facts)
+    next(lines)  # the agent's answer
+    for number, _ in enumerate(lines, 1):
+        if number == 1:
+            os.kill(os.getppid(), signal.SIGHUP)
+        os.write(to_ready, b"cb")
+    print(number, flush=True)
+    os._exit(0)
+os.close(facts)
+status = ReportWriter(RunPlan("run.json", 3), observer, to_facts, ready).attend({}, ("true",), "/none")
+os._exit(0 if status is None else status)
+"""
+
+
+@pytest.mark.parametrize(("handler", "runs", "status"), [("SIG_DFL", 1, -signal.SIGHUP), ("SIG_IGN", 3, 0)])
+def test_a_signal_between_two_runs_ends_who_waits_unless_it_is_ignored(handler: str, runs: int, status: int) -> None:
+    words = (sys.executable, "-c", BETWEEN_RUNS, handler)
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.stdout, done.returncode) == (f"{runs}\n", status)
+
+
 def test_output_that_the_command_has_closed_is_closed(cgroup: Cgroup) -> None:
     """Nobody who stands beside it holds it open."""
     with node(cgroup) as socket:

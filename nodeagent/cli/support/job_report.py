@@ -97,7 +97,9 @@ class ReportWriter:
             os.read(
                 self._ready, 1
             )  # the first observation is complete, or the observer has ended and there will be no report
-            if runs and signal.sigpending().intersection(PASSED_ON):
+            pending = [one for one in signal.sigpending() & {*PASSED_ON} if signal.getsignal(one) != signal.SIG_IGN]
+            if runs and pending:
+                status = min(pending)  # as if this signal had ended the command
                 break
             started_ms = time.time_ns() // 1_000_000
             child = fork_child(before)
