@@ -496,6 +496,23 @@ def test_without_a_command_nothing_is_asked() -> None:
     assert (done.returncode, "name a command after --" in done.stderr) == (64, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--quiet=",), "argument --quiet: '' must be a name of at most 32"),
+        (("--quiet=none",), "argument --quiet: 'none' must be a name of at most 32"),
+        (("--reservation", "", "--max-time", "1h"), "argument --reservation: '' is not a reservation"),
+    ],
+)
+def test_a_variable_that_is_not_set_does_not_run_the_command_without_what_was_asked_for(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "--cpus", "1", "--memory", "1Gi", *words, "--", "true"])
+    assert ended.value.code == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--quiet", "--idle-latency", "--governor", "--min-frequency", "--max-frequency"])
 def test_the_value_of_an_option_brings_no_other_setting(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -134,7 +134,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
         "--quiet",
         nargs="?",
         const=DEFAULT_PROFILE,
-        type=_read_word,
+        type=_read_profile,
         metavar="PROFILE",
         help="give the job's cores the settings of this profile while the job runs (`profiles:` in the configuration); the default "
         "profile, quiet, takes whole cores with idle siblings, forbids idle states that take more than 5 microseconds to leave, and sets "
@@ -275,6 +275,7 @@ nodeagent job --cpus N --memory AMOUNT [--hugepages-2Mi AMOUNT]
     )
     parser.add_argument(
         "--reservation",
+        type=_read_reservation,
         metavar="RESERVATION",
         help="run in this reservation (`nodeagent reserve`), and end with it as with --max-time; with --wait, wait until it begins",
     )
@@ -448,6 +449,34 @@ def _read_word(text: str) -> str:
 
     if "," in text:
         raise argparse.ArgumentTypeError(f"{text!r} must not contain a comma; give each setting by its own option")
+    return text
+
+
+def _read_profile(text: str) -> str:
+    """Return the name of a profile.
+
+    Raises:
+        argparse.ArgumentTypeError: no profile can have this name.
+    """
+    import argparse
+
+    from nodeagent.formats.syntax.quiet_settings import PROFILE_NAME, PROFILE_RULE
+
+    if not PROFILE_NAME.fullmatch(_read_word(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} {PROFILE_RULE}")
+    return text
+
+
+def _read_reservation(text: str) -> str:
+    """Return the name of a reservation.
+
+    Raises:
+        argparse.ArgumentTypeError: the name is empty, which would mean no reservation.
+    """
+    import argparse
+
+    if not text:
+        raise argparse.ArgumentTypeError("'' is not a reservation; if it was a variable, it is not set")
     return text
 
 
