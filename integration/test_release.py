@@ -50,7 +50,7 @@ def test_a_node_without_an_agent_is_given_back_whole(node: Node) -> None:
         node.run("rm /run/nodeagent-pods/launcher.sock")
         refused = node.run("nodeagent release --all", check=False)
         assert refused.returncode == 1
-        assert "`systemctl start nodeagent-launcher`, then again" in refused.stderr
+        assert "`systemctl start nodeagent-launcher`, then try again" in refused.stderr
         # as after its crash: what is started answers again
         node.run("systemctl kill -s KILL nodeagent-launcher; systemctl start nodeagent-launcher")
         told = node.run("nodeagent release --all").stdout

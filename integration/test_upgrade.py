@@ -85,7 +85,7 @@ def test_pods_keep_what_they_have_over_an_upgrade_and_a_way_back_that_is_refused
     cursor = node.cursor()
     assert node.run("systemctl start nodeagent", check=False, timeout_seconds=30).returncode != 0
     refused = "\n".join(node.journal(cursor))
-    assert "version 2 was written by a later nodeagent; this one reads up to 1" in refused
+    assert "format version 2 was written by a later nodeagent; this nodeagent reads versions up to 1" in refused
     assert "install the nodeagent that wrote it" in refused
     assert running(node) == before
 

@@ -291,7 +291,7 @@ def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: Service
             if cgroup is None:
                 raise StartError(
                     "the launcher reports no cgroup for pods, and cgroupRoot is not configured",
-                    hint="start it with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
+                    hint="start the launcher with --cgroup DIR, or by systemd (nodeagent-pods.service), or set cgroupRoot",
                 )
             return cgroup
         manager.ping_watchdog()

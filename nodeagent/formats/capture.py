@@ -196,7 +196,9 @@ def decode_capture(content: bytes, path: str) -> Capture | Document:
 def _decode_capture(document: JsonValue, path: str) -> Capture:
     version = document.field("version").whole(1)
     if version > VERSION:
-        raise MisfitError(f"version {version} was written by a later nodeagent; this one reads up to {VERSION}")
+        raise MisfitError(
+            f"format version {version} was written by a later nodeagent; this nodeagent reads versions up to {VERSION}"
+        )
     settings = document.field("settings")
     return Capture(
         nodeagent=document.field("nodeagent").text(),

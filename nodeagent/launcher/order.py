@@ -129,12 +129,12 @@ def parse_cgroup(message: Mapping[str, Any], root: Path | None, operation: str) 
 def parse_host_writes(message: Mapping[str, Any]) -> list[FileWrite | ThreadMove]:
     writes = message.get("writes")
     if not isinstance(writes, list):
-        raise RefusedError("bad_request", "host: writes is a list of [file, value]")
+        raise RefusedError("bad_request", "host: writes must be a list of [file, value]")
     found: list[FileWrite | ThreadMove] = []
     count = 0
     for pair in writes:
         if not (isinstance(pair, list) and len(pair) == 2 and all(type(text) is str for text in pair)):
-            raise RefusedError("bad_request", "host: writes is a list of [file, value]")
+            raise RefusedError("bad_request", "host: writes must be a list of [file, value]")
         place, value = pair
         is_of_cpus = HOST_FILE.fullmatch(place) and HOST_VALUE.fullmatch(value)
         if is_of_cpus or (CPU_FILE.fullmatch(place) and CPU_VALUE.fullmatch(value)):

@@ -225,7 +225,9 @@ class Launcher:
             case "tell":
                 return {"told": write_to_terminal(*parse_terminal_line(message))}
         name = str(message.get("op"))[:40]
-        raise RefusedError("bad_request", f"{name!r} is no operation of protocol {PROTOCOL}, or lacks required fields")
+        raise RefusedError(
+            "bad_request", f"operation {name!r} is unknown in protocol {PROTOCOL}, or required fields are missing"
+        )
 
     def signal(self, run_id: str, number: object) -> bool:
         """Send a signal by pidfd, or to a child by its PID, which can't be reused before `reap`. Return False if the process has exited."""
@@ -268,7 +270,8 @@ class Launcher:
             return None
         if self.asked.stop or len(self.runs) + len(self.starting) >= MAX_RUNS:
             raise RefusedError(
-                "unavailable", f"stopping, or {MAX_RUNS} processes are recorded (acknowledge those that have ended)"
+                "unavailable",
+                f"the launcher is stopping, or has recorded {MAX_RUNS} processes (acknowledge the processes that have ended)",
             )
         ours, theirs = socket.socketpair()
         try:

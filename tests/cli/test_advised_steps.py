@@ -163,7 +163,7 @@ def test_a_file_with_other_pods_is_replaced_by_one_with_all_of_them_or_edited(no
         path.write_text(text(WEB, SMALL))
         changed = pod("web", container("app", "3", "1Gi"))
         err = failed(node("apply", written("web.yaml", changed)))
-        assert f"put all pods of {path} into one file, then `nodeagent apply` it; or edit {path}" in err
+        assert f"put all pods of {path} into one file, and run `nodeagent apply` on that file; or edit {path}" in err
         if way == "one file":
             assert node("apply", written("all.yaml", changed, SMALL))[0] == 0
         else:
@@ -176,7 +176,7 @@ def test_pods_of_several_manifests_are_applied_one_by_one_or_when_the_extra_ones
         (node.manifests / "a.yaml").write_text(text(WEB))
         (node.manifests / "b.yaml").write_text(text(SMALL))
         err = failed(node("apply", written("both.yaml", WEB, SMALL)))
-        assert "apply them one by one, each from a file of its own, or first remove the extra ones" in err
+        assert "apply each of them from a file of its own, or first remove the extra manifests" in err
         if way == "one by one":
             assert node("apply", written("web.yaml", WEB), written("small.yaml", SMALL))[0] == 0
         else:
@@ -206,7 +206,9 @@ def test_a_links_target_is_changed_or_the_link_removed_first(node: Node, tmp_pat
 def test_a_uid_of_another_pod_is_removed_or_changed(node: Node, metadata: dict[str, str]) -> None:
     node("apply", written("a.yaml", with_uid("a", uid="mine")))
     err = failed(node("apply", written("b.yaml", with_uid("b", uid="mine"))))
-    assert "remove metadata.uid (it is then a hash of the pod) or change it, then `nodeagent apply` again" in err
+    assert (
+        "remove metadata.uid (the UID is then a hash of the pod) or change it, then run `nodeagent apply` again" in err
+    )
     assert node("apply", written("b.yaml", with_uid("b", **metadata)))[0] == 0
 
 
@@ -236,7 +238,7 @@ def test_all_pods_of_a_file_are_named_or_it_is_edited(node: Node, way: str) -> N
         done(node, err)
         assert node.files() == []
     else:
-        assert f"or edit {path}" in err
+        assert f"to keep some, edit {path}" in err
         path.write_text(text(SMALL, THIRD))
         assert "web" not in path.read_text()
 

@@ -207,7 +207,7 @@ def test_a_file_that_holds_other_pods_too_is_not_replaced(node: Node) -> None:
     (node.manifests / "both.yaml").write_text(text(WEB, SMALL))
     err = failed(node("apply", written("web.yaml", WEB)))
     assert (
-        f"{node.manifests}/both.yaml contains default/web, but also default/small, which web.yaml doesn't contain"
+        f"web.yaml would replace {node.manifests}/both.yaml, but doesn't contain default/small: these pods would end"
         in err
     )
     assert (node.manifests / "both.yaml").read_text() == text(WEB, SMALL)
@@ -313,7 +313,7 @@ def test_where_the_manifests_are_one_file_its_pods_are_replaced_and_no_others_pu
     assert node("apply", changed)[1].startswith(f"pod default/web changed ({node.manifests}): ")
     assert node.manifests.read_text() == Path("web.yaml").read_text()
     err = failed(node("apply", written("small.yaml", SMALL)))
-    assert f"{node.manifests} is a single file without pod default/small" in err
+    assert f"manifestDirectory is a single file, {node.manifests}, which doesn't contain pod default/small" in err
     assert not list(node.manifests.parent.glob(".*"))
 
 
@@ -420,7 +420,7 @@ def test_a_command_that_is_still_at_work_is_named(node: Node, monkeypatch: pytes
         err = failed(node("apply", written("web.yaml", WEB)))
     assert err == (
         f"nodeagent: another `nodeagent apply` or `delete` (pid {os.getpid()}) is still at work in {node.manifests}\n"
-        f"hint: try again when it has ended; `fuser -v {node.manifests}/.lock` shows it\n"
+        f"hint: try again when it has ended; `fuser -v {node.manifests}/.lock` shows the process\n"
     )
     assert node.files() == []
 
@@ -603,7 +603,7 @@ def test_a_file_that_holds_other_pods_is_left_until_all_are_named(node: Node) ->
     (node.manifests / "all.yaml").write_text(text(WEB, SMALL, third))
     err = failed(node("delete", "web"))
     assert (
-        f"{node.manifests}/all.yaml contains default/web, but also default/small, default/third: removing the file would end these pods"
+        f"removing {node.manifests}/all.yaml, which contains default/web, would also end default/small, default/third"
         in err
     )
     assert node.files() == ["all.yaml"]
@@ -620,7 +620,7 @@ def test_what_is_not_there_is_said_and_nothing_is_removed(node: Node) -> None:
     other = {**SMALL, "metadata": {"name": "web", "namespace": "test"}}
     (node.manifests / "other.yaml").write_text(text(other))
     assert (
-        "2 pods are named 'web'\nhint: name one of them in full, as `nodeagent inspect` does: default/web, test/web\n"
+        "2 pods are named 'web'\nhint: give the full name of one of them, as `nodeagent inspect` shows it: default/web, test/web\n"
         in failed(node("delete", "web"))
     )
     assert node.files() == ["other.yaml", "web.yaml"]
@@ -934,7 +934,9 @@ def test_a_deleted_pod_that_stays_is_named(agent: Live) -> None:
     agent.runs(SLOW)
     status, out, err = agent("delete", "small", "--wait", "--timeout", "0")
     assert (status, out.endswith("it ends within 7 s\n")) == (1, True)
-    assert err.startswith("nodeagent: removed, but still there: default/small\nhint: ")
+    assert err.startswith(
+        "nodeagent: the manifests are removed, but some pods have not ended yet: default/small\nhint: "
+    )
     agent.runs(SLOW)
     agent.entries = agent.entries[:-1]
     found = document((0, agent("delete", "small", "--wait", "--timeout", "0", "-o", "json")[1], ""), "delete")

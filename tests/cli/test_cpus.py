@@ -76,8 +76,12 @@ def test_a_document_has_all_forms(run: RunCommand) -> None:
     ("words", "said"),
     [
         (("owm",), "no pod is named 'owm'\nhint: did you mean own"),
-        (("two",), "pod default/two has 2 containers\nhint: name one: `nodeagent cpus default/two slot`; it has: slot, app\n"),
-        (("two", "sl"), "pod default/two has no container 'sl'\nhint: it has: slot, app"),
+        (
+            ("two",),
+            ("pod default/two has 2 containers\nhint: name one of them: `nodeagent cpus default/two slot`; the pod's containers are "
+            "slot, app\n"),
+        ),
+        (("two", "sl"), "pod default/two has no container 'sl'\nhint: the pod's containers are slot, app"),
         (("two", "slot", "--exclusive"), "container slot of pod default/two has no exclusive CPUs\nhint: `nodeagent explain"),
         (("own", "--shared"), "container app of pod default/own has no shared CPUs\nhint: "),
         (("big",), "pod default/big was refused: UnexpectedAdmissionError: "),

@@ -132,7 +132,7 @@ def test_a_file_of_the_name_of_stdin_is_a_file(run: RunCommand, piped: Piped) ->
 def test_an_empty_word_is_no_path(words: tuple[str, ...], name: str, run: RunCommand) -> None:
     status, out, err = run(*words)
     assert (status, out) == (64, "")
-    assert f"argument {name}: '' is not a path; if it was a variable, it is not set\n" in err
+    assert f"argument {name}: '' is not a path: is a shell variable empty or not set?\n" in err
 
 
 def test_an_empty_word_describes_no_machine_of_scenarios(run: RunCommand) -> None:

@@ -155,7 +155,7 @@ def test_who_waits_does_so_until_the_unit_has_its_cpus(agent: Live) -> None:
     status, out, err = agent("pin", "db", "--cpus", "1", "--memory", "64Mi", "--wait", "--timeout", "1")
     assert (status, "pod units/db.service admitted: " in out) == (1, True)
     assert err.startswith("nodeagent: units/db.service is admitted, but does not have its CPUs yet: ")
-    assert "--timeout SECONDS waits longer" in err
+    assert "with --timeout SECONDS, the command waits longer" in err
 
 
 @pytest.mark.parametrize(

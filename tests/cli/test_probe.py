@@ -63,7 +63,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "said"),
     [
         (["--cpus", "x"], "'x' is not a list of CPUs"),
-        (["--cpus", ""], "'' names no CPU"),
+        (["--cpus", ""], "'' is an empty list of CPUs"),
         (["web", "--cpus", "1"], "--cpus names the CPUs: leave out the pod"),
         (["--latency"], "--container and --latency need a pod: name it, too"),
         (["--container", "app"], "--container and --latency need a pod: name it, too"),
@@ -159,7 +159,7 @@ def test_what_was_not_measured_cannot_be_compared_with(
 @by_root
 def test_cpus_that_are_not_there_are_named(live: Host, run: RunCommand, called: Path) -> None:
     status, _, err = run("--cpus", f"{CPU},8000", *live.options)
-    assert (status, err.splitlines()[0]) == (1, "nodeagent: CPUs 8000 cannot be used from here")
+    assert (status, err.splitlines()[0]) == (1, "nodeagent: this process can't use CPUs 8000")
     assert not called.exists()
 
 

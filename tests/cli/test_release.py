@@ -369,14 +369,16 @@ def test_what_does_not_end_in_time_is_named(asking: Daemon, capsys: pytest.Captu
     assert main(["release", "--all"]) == 1
     reported = capsys.readouterr()
     assert "default/other: ended" in reported.out
-    assert reported.err.startswith("nodeagent: still there: default/web\nhint: the agent continues")
+    assert reported.err.startswith(
+        "nodeagent: some pods have not ended yet: default/web\nhint: the agent keeps ending these pods"
+    )
     assert main(["release", "--all", "--timeout", "0", "-o", "json"]) == 1
     reported = capsys.readouterr()
     assert [(pod["name"], pod["outcome"]) for pod in document(reported.out)["pods"]] == [
         ("web", "left"),
         ("other", "nothing"),
     ]
-    assert "nodeagent: still there: default/web\n" in reported.err
+    assert "nodeagent: some pods have not ended yet: default/web\n" in reported.err
 
 
 @pytest.mark.parametrize(("words", "seconds"), [(["--timeout", "5"], 5.0), ([], 52.0)])
@@ -396,7 +398,7 @@ def test_the_wait_for_a_turn_is_part_of_the_timeout(
     monkeypatch.setattr(command, "call", slow)
     began_ms = asking.machine.now_ms
     assert main(["release", "web", *words]) == 1
-    assert "still there: default/web" in capsys.readouterr().err
+    assert "some pods have not ended yet: default/web" in capsys.readouterr().err
     assert waits == [seconds]
     assert asking.machine.now_ms - began_ms <= (seconds + 1) * 1000
     asking.rest()
@@ -410,7 +412,7 @@ def test_an_agent_that_goes_meanwhile_is_reported(asking: Daemon, monkeypatch: p
 
     monkeypatch.setattr(command, "call", gone)
     assert main(["release", "web"]) == 3
-    assert "it continues where it stopped" in capsys.readouterr().err
+    assert "the agent then continues to end the pods" in capsys.readouterr().err
     asking.rest()
 
 
@@ -712,7 +714,7 @@ def test_without_an_agent_a_process_that_stays_is_an_error_and_keeps_its_cpus(
     group = daemon.machine.groups["poduid-web/app"]
     group.is_unkillable, group.processes[0].is_stubborn = True, True
     agent = agent_of(daemon, stopped, monkeypatch)
-    with pytest.raises(releasing.DrainError, match="still there: default/web"):
+    with pytest.raises(releasing.DrainError, match="some pods have not ended yet: default/web"):
         releasing.drain(agent, lambda _: None, deadline=daemon.machine.now_ms / 1000 + 60)
     assert not agent.state.promises.of_pod("uid-web").is_nothing
     assert releasing.remove_cgroups(stopped.tree) == ("poduid-web/app", "poduid-web/proxy")

@@ -605,7 +605,7 @@ def test_a_page_does_not_replace_a_report(
     words = ["report", "compare", reports["good"], reports["bad"], "--html"]
     assert main([*words, f"{tmp_path}/../{tmp_path.name}/bad.json"]) == 64
     told = capsys.readouterr()
-    assert ("would replace a report" in told.err, told.out) == (True, "")
+    assert ("would replace one of the given reports" in told.err, told.out) == (True, "")
     assert Path(reports["bad"]).read_bytes() == was
     assert main([*words, f"{tmp_path}/runs.html"]) == 0, "as the hint says"
 

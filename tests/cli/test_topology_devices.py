@@ -171,7 +171,9 @@ def test_an_older_capture_says_nothing_of_devices(
     for path in (file, machine):
         assert main(["topology", "--machine", str(path), "--devices"]) == 1
         err = capsys.readouterr().err
-        assert f"{path} contains no devices\nhint: take a capture on the node with this version" in err
+        assert (
+            f"{path} contains no devices\nhint: use this version of nodeagent to take a new capture on the node" in err
+        )
         assert main(["topology", "--machine", str(path)]) == 0
         capsys.readouterr()
 

@@ -242,7 +242,7 @@ def test_a_plugin_whose_devices_change_with_each_answer_is_asked_a_bounded_numbe
 
     decision = kubelet.in_turns(decide, lambda found: isinstance(found, Admitted) or not found.is_postponed)
     assert isinstance(decision, Rejected)
-    assert f"the device plugin of {GPU}: one decision has needed more than 5 questions to it" in decision.message
+    assert f"the device plugin of {GPU}: one decision has needed more than 5 calls of the plugin" in decision.message
     assert len(plugin.asked) == 5
 
 
@@ -457,7 +457,7 @@ def test_a_container_is_prepared_if_the_plugin_wants_that(kubelet: Kubelet, plug
     kubelet.until(lambda told: told.get(GPU) == [("a", False)])
     unprepared = kubelet.prepare(own)
     assert unprepared is not None
-    assert "is gone" in unprepared.why
+    assert "has ended or lost its connection" in unprepared.why
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def test_what_a_slice_around_it_does_not_grant_is_an_error(domains: UnitCgroups,
     systemd.grants = CpuSet.parse("0-2")
     with pytest.raises(CgroupError) as caught:
         domains.apply(set_cpus())
-    assert caught.value.message == f"{mount / WHERE}/cpuset.cpus.effective is '2', wanted '2-3'"
+    assert caught.value.message == f"{mount / WHERE}/cpuset.cpus.effective is '2', but should be '2-3'"
     assert "a slice that contains the unit grants less" in caught.value.hint
 
 
@@ -382,7 +382,7 @@ def test_where_a_slice_around_it_grants_nothing_of_it_systemd_is_not_told(
         domains.patience_seconds = patience
         with pytest.raises(CgroupError) as caught:
             domains.apply(set_cpus())
-        assert caught.value.message == f"{mount}/system.slice/cpuset.cpus.effective is '0-1', wanted '2-3'"
+        assert caught.value.message == f"{mount}/system.slice/cpuset.cpus.effective is '0-1', but should be '2-3'"
         assert systemd.told == []
     write(mount / "system.slice")
     domains.apply(set_cpus())
@@ -438,7 +438,7 @@ def test_it_is_given_back_once_the_kernel_has_it_whatever_systemd_says(
     systemd.writes = False
     with pytest.raises(CgroupError) as caught:
         domains.apply(GiveUnitBack(DB, UnitSettings()))
-    assert caught.value.message.startswith(f"{mount / WHERE}/cpuset.cpus is '2-3', wanted '")
+    assert caught.value.message.startswith(f"{mount / WHERE}/cpuset.cpus is '2-3', but should be '")
     assert "AllowedCPUs,AllowedMemoryNodes db.service" in caught.value.hint
     assert read(domains)[DB].unit not in {UnitSettings(), UnitSettings(OWN)}, "so that it is tried again"
     systemd.writes = True

@@ -957,7 +957,7 @@ def test_devices_are_part_of_the_request(served: Daemon) -> None:
     ("arguments", "said"),
     [
         ({}, "name: is missing"),
-        ({"name": "one", "amounts": {"cpu": 2}}, "must be a text"),
+        ({"name": "one", "amounts": {"cpu": 2}}, "must be a string"),
         ({"name": "One", "amounts": {"cpu": "1", "memory": "1Gi"}}, '--name "One": must be'),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "64MB"}}, '--memory "64MB": '),
         ({"name": "one", "amounts": {"cpu": "two", "memory": "1Gi"}}, '--cpus "two": '),
@@ -966,7 +966,7 @@ def test_devices_are_part_of_the_request(served: Daemon) -> None:
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "x"}, "--numa "),
         ({"name": "one", "amounts": {"cpu": "x", "memory": "1Gi"}}, '"x"'),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": "a"}, "must be the number of a NUMA node"),
-        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a text"),
+        ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "numa": 1}, "numa: must be a string"),
         ({"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "coreClass": "fast"}, "must be one of performance"),
         (
             {"name": "one", "amounts": {"cpu": "1", "memory": "1Gi"}, "near": "a/b"},

@@ -327,7 +327,7 @@ def test_what_is_no_message_is_an_error_and_unknown_fields_are_none(method: str)
     of = managers(reserved="0")
     view: Any = SimpleNamespace(node=SimpleNamespace(rules=of), state=decided(of, pod("p")), pools=())
     methods = PodResources(lambda: view, {}).methods()
-    with pytest.raises(CallError, match="the message ends in a number") as caught:
+    with pytest.raises(CallError, match="the message ends in the middle of a number") as caught:
         methods[method](b"\xff")
     assert caught.value.status is Status.INVALID_ARGUMENT
     known = MESSAGES.GetPodResourcesRequest(pod_name="p", pod_namespace="default").SerializeToString()

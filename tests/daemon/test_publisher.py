@@ -282,7 +282,9 @@ def test_a_configuration_that_could_not_be_taken_over_is_refused_and_nothing_is_
     assert judged(max_pods=7) == {"config": f"{tmp_path}/config.yaml"}
     with pytest.raises(ApiError, match="changed fields need a restart: static_pod_path"):
         judged(static_pod_path="/elsewhere")
-    with pytest.raises(ApiError, match="the allocations do not fit: the policies change from"):
+    with pytest.raises(
+        ApiError, match="the present allocations do not fit the new configuration: the policies change from"
+    ):
         judged(placement=replace(before.config.placement, cpu_manager_policy="none"))
     monkeypatch.undo()
     daemon.agent.wakeups.wait(0)

@@ -475,7 +475,7 @@ def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, mon
     monkeypatch.setattr(reservation_requests, "MOST", 3)
     as_user(daemon, "cancel", name="a")
     daemon.jobs.reservations.keep(replace(root, name="another"))
-    with pytest.raises(ReservationError, match="there are 3 reservations already"):
+    with pytest.raises(ReservationError, match="there are already 3 reservations"):
         as_user(daemon, "reserve", name="c", **asked)
 
 
@@ -506,7 +506,7 @@ def test_a_name_is_free_again_once_the_jobs_of_its_last_reservation_have_ended(s
     served.rest()
     assert placement(inside)
     ask(served, "cancel-reservation", name="night")
-    with pytest.raises(ApiError, match="a job of the last reservation night has not ended"):
+    with pytest.raises(ApiError, match="a job of an earlier reservation night has not ended"):
         reserve(served, "night", 2, 0)
     owners.ends("inside")
     served.rest()

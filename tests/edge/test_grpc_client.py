@@ -84,7 +84,7 @@ def test_a_large_answer_passes_the_windows_and_a_larger_one_is_refused(tmp_path:
         server.raw = b"\0" * (MAX_BYTES - 100)
         assert len(asked(path)) > MAX_BYTES - 100
         server.raw = b"\0" * (8 * MAX_BYTES)
-        assert "an answer of more than 262144 bytes" in failure(path).message
+        assert "the answer has more than 262144 bytes" in failure(path).message
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT])
@@ -217,19 +217,19 @@ GRPC_OK = ("grpc-status", "0")
     ("behave", "why"),
     [
         (hangs_up, "it closed the connection before its answer was complete"),
-        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10), "a frame of more than 16384 bytes"),
-        (says(SETTINGS + b"\xff" * 40), "a frame of more than 16384 bytes"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10), "a frame of its answer has more than 16384 bytes"),
+        (says(SETTINGS + b"\xff" * 40), "a frame of its answer has more than 16384 bytes"),
         (says(b"\0\0\x05\x04\0\0\0\0\0" + b"x" * 40), "it violates the gRPC protocol"),
-        (floods(PING), "an answer of more than 262144 bytes"),
-        (floods(SETTINGS), "an answer of more than 262144 bytes"),
-        (says(SETTINGS + b"\xff\xff\xff\x00" + b"x" * 10**6), "a frame of more than 16384 bytes"),
+        (floods(PING), "the answer has more than 262144 bytes"),
+        (floods(SETTINGS), "the answer has more than 262144 bytes"),
+        (says(SETTINGS + b"\xff\xff\xff\x00" + b"x" * 10**6), "a frame of its answer has more than 16384 bytes"),
         (ended((":status", "503")), "HTTP status 503"),
         (ended(*OK), "has no gRPC status"),
         (ended(*OK, ("grpc-status", "7"), ("grpc-message", "no")), "it refuses the call: no (7)"),
         (body(b"", GRPC_OK), "the answer contains no message"),
         (body(b"\0\0\0\0", GRPC_OK), "ends in the middle of a message"),
         (body(b"\1" + add_frame(b"x")[1:], GRPC_OK), "the answer contains a compressed message"),
-        (body(b"\0\xff\xff\xff\xff", GRPC_OK), "an answer of more than 262144 bytes"),
+        (body(b"\0\xff\xff\xff\xff", GRPC_OK), "the answer has more than 262144 bytes"),
         (body(add_frame(b"x") * 2, GRPC_OK), "more than one message"),
         (body(add_frame(b"x")[:-1], GRPC_OK), "ends in the middle of a message"),
         (body(add_frame(b"x")), "has no gRPC status"),

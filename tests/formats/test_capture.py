@@ -231,7 +231,7 @@ def test_a_described_machine_is_not_captured(tmp_path: Path, capfd: pytest.Captu
     (tmp_path / "m.json").write_text('{"topology": {"cpus": [{"id": 0, "core": 0, "socket": 0, "numa": 0}]}}')
     status, out, err = run(capfd, "capture", "--machine", str(tmp_path / "m.json"))
     assert (status, out) == (1, "")
-    assert "describes a machine and is not a capture\nhint: take one on the node itself" in err
+    assert "is the description of a machine, not a capture\nhint: take a capture on the node itself" in err
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -382,7 +382,7 @@ def test_nothing_in_it_that_is_of_another_kind_is_more_than_an_error_that_names_
     ("change", "message"),
     [
         ({"atMs": -1}, "atMs: must be a whole number from 0, not -1"),
-        ({"version": 2}, "version 2 was written by a later nodeagent; this one reads up to 1"),
+        ({"version": 2}, "format version 2 was written by a later nodeagent; this nodeagent reads versions up to 1"),
         ({"cgroups": {"a": {"cpu.weight": "heavy"}}}, "cpu.weight contains 'heavy'"),
         (
             {"cgroups": {"a": {"cpuset.cpus.effective": "1-"}}},

@@ -176,7 +176,8 @@ def _wait_for_decisions(
             sys.stdout.flush()
             raise WaitError(
                 f"installed, but not started yet: {', '.join(late)}",
-                hint="the agent continues: `nodeagent inspect` shows what blocks it, --timeout SECONDS waits longer",
+                hint="the agent keeps trying: `nodeagent inspect` shows what blocks the pods, and with --timeout SECONDS, the command "
+                "waits longer",
             )
     return [add_decision(pod, found[pod["uid"]]) if pod["uid"] in found else pod for pod in pods]
 

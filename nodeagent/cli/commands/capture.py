@@ -58,8 +58,8 @@ def _capture(options: argparse.Namespace) -> Capture:
         capture = read_machine_file(options.machine)[1]
         if capture is None:
             raise SourceError(
-                f"{options.machine} describes a machine and is not a capture",
-                hint="take one on the node itself: nodeagent capture --out FILE",
+                f"{options.machine} is the description of a machine, not a capture",
+                hint="take a capture on the node itself: nodeagent capture --out FILE",
             )
         return replace(capture, agent=_read_agent_state(options))
     root = options.root or "/"

@@ -147,6 +147,7 @@ def _read_containers(path: str) -> Containers:
         rows = parse_json(_read_content(path)).by_name(lambda value: tuple(v.text() for v in value.row(2)))
     except MisfitError as err:
         raise CheckpointError(
-            f"{path}: {err}", hint='write it as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, one for each container'
+            f"{path}: {err}",
+            hint='write the file as {"CONTAINER_ID": ["POD_UID", "CONTAINER"]}, with one entry for each container',
         ) from err
     return {each: (uid, name) for each, (uid, name) in rows}

@@ -80,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
         what = "exclusive CPUs" if options.which == _EXCLUSIVE else "shared CPUs"
         raise NoCpusError(
             f"container {name} of pod {entry.pod.full_name} has no {what}",
-            hint=f"`nodeagent explain {entry.pod.full_name}` says why; leave out the option to print all its CPUs",
+            hint=f"`nodeagent explain {entry.pod.full_name}` says why; without --exclusive or --shared, this command prints all CPUs of "
+            "the container",
         )
     if (
         is_closed
@@ -109,5 +110,5 @@ def find_container(entry: PodEntry, name: str | None) -> str:
     pod = entry.pod.full_name
     raise NoCpusError(
         f"pod {pod} has {len(names)} containers",
-        hint=f"name one: `nodeagent cpus {pod} {names[0]}`; it has: {', '.join(names)}",
+        hint=f"name one of them: `nodeagent cpus {pod} {names[0]}`; the pod's containers are {', '.join(names)}",
     )

@@ -88,8 +88,9 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
         sys.stdout.write(fit_lines(note, find_terminal_width()))
     if left:
         raise WaitError(
-            f"removed, but still there: {', '.join(left)}",
-            hint="the agent continues: `nodeagent inspect POD` shows why, --timeout SECONDS waits longer",
+            f"the manifests are removed, but some pods have not ended yet: {', '.join(left)}",
+            hint="the agent keeps ending these pods: `nodeagent inspect POD` shows what delays a pod, and with --timeout SECONDS, the "
+            "command waits longer",
         )
     return 0
 
@@ -132,9 +133,8 @@ def _find_files(
         others = sorted(file.names - names)
         if others:
             raise ManifestPlaceError(
-                f"{file.path} contains {', '.join(sorted(file.names & names))}, but also {', '.join(others)}: removing the file "
-                f"would end {'these pods' if len(others) > 1 else 'this pod'}, too",
-                hint=f"name all of them: `nodeagent delete {' '.join(sorted(file.names))}`, or edit {file.path}",
+                f"removing {file.path}, which contains {', '.join(sorted(file.names & names))}, would also end {', '.join(others)}",
+                hint=f"to end all of them: `nodeagent delete {' '.join(sorted(file.names))}`; to keep some, edit {file.path}",
             )
         chosen[file.path] = file
     return tuple(chosen.values())
@@ -156,7 +156,7 @@ def _find_pod_name(word: str, held: Sequence[InstalledFile], place: ManifestPlac
     if found:
         raise ManifestPlaceError(
             f"{len(found)} pods are named '{word}'",
-            hint=f"name one of them in full, as `nodeagent inspect` does: {', '.join(sorted(found))}",
+            hint=f"give the full name of one of them, as `nodeagent inspect` shows it: {', '.join(sorted(found))}",
         )
     entry = place.entries.get(word) or next(
         (e for e in place.entries.values() if word in {e.pod.name, e.pod.uid}), None

@@ -74,7 +74,7 @@ def explain_pods(options: argparse.Namespace) -> int:
 def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[ExplainedPod]:
     if node.state is None:
         raise ExplainError(
-            f"pod '{name}' is not on this machine: it has no pods",
+            f"there is no pod '{name}': this machine has no pods",
             hint="give the pod's manifest with -f, or leave out --empty, --root and --topology to ask the live node",
         )
     entry = find_pod(node.state, name, listed_by)

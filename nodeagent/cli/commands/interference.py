@@ -95,7 +95,7 @@ def check_complete(document: Mapping[str, Any]) -> None:
     if document["dropped"]:
         raise InterferenceError(
             "the kernel's tables were full, so some tasks may not have been counted",
-            hint="count for less time: --seconds 1",
+            hint="count for a shorter time, such as --seconds 1",
         )
     if document["changed"]:
         pods = ", ".join(one["pod"] for one in document["changed"])

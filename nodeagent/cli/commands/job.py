@@ -589,7 +589,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
         nodes = answer["environment"][MEMORY_NODES]
         if nodes != options.numa:
-            raise JobError(f"memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLD_AGENT_HINT)
+            raise JobError(f"the job's memory is on NUMA nodes {nodes}, not on {options.numa}", hint=_OLD_AGENT_HINT)
     ends = answer.get("endsAtMs")
     unsupported = {
         "--core-class": options.core_class is not None and answer.get("coreClass") != options.core_class,
@@ -699,7 +699,7 @@ def _find_user(name: str | None) -> pwd.struct_passwd | None:
     if name is None:
         return None
     if os.geteuid() != 0:
-        raise JobError("only root may run a job as another user", hint="leave out --user: a job runs as you")
+        raise JobError("only root may run a job as another user", hint="leave out --user; the job then runs as you")
     import pwd
 
     try:

@@ -106,7 +106,7 @@ def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
     if (why := why_not()) is not None:
         raise PinError(
             f"{pod.full_name} is admitted, but does not have its CPUs yet: {why.message}",
-            hint=f"{why.hint}; the agent continues, --timeout SECONDS waits longer",
+            hint=f"{why.hint}; the agent keeps trying, and with --timeout SECONDS, the command waits longer",
         )
 
 

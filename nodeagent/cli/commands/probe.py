@@ -101,7 +101,7 @@ def _parse_cpus(text: str) -> CpuSet:
     except IdSetSyntaxError as err:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of CPUs such as 2-3,8") from err
     if not cpus:
-        raise argparse.ArgumentTypeError("'' names no CPU")
+        raise argparse.ArgumentTypeError("'' is an empty list of CPUs")
     return cpus
 
 
@@ -187,7 +187,7 @@ def _find_memory(options: argparse.Namespace) -> tuple[ContainerMemory, ...]:
     if view.cgroup_root is None:
         raise ProbeError(
             "the location of the pods' cgroups is unknown, so the NUMA placement of their memory can't be read",
-            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this as root",
+            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this command as root",
         )
     paths = [entry.container_path(one.name) for entry in view.state.entries for one in entry.pod.containers]
     usage = {
@@ -204,7 +204,7 @@ def _measure_here(options: argparse.Namespace) -> Latency:
     away = options.cpus - widen_affinity()
     if away:
         raise ProbeError(
-            f"CPUs {away} cannot be used from here",
+            f"this process can't use CPUs {away}",
             hint="they are offline (`cat /sys/devices/system/cpu/online`), or a cgroup withholds them "
             "(`cat /sys/fs/cgroup/cpuset.cpus.effective`)",
         )
@@ -314,7 +314,7 @@ def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: Cpu
     except LatencyReportError as err:
         raise ProbeError(
             f"cannot understand the report of {tool}: {err}",
-            hint="report it, with the version of rt-tests (`dpkg -l rt-tests`)",
+            hint="report this error of nodeagent, with the version of rt-tests (`dpkg -l rt-tests`)",
         ) from err
     if CpuSet.from_ids(found) != cpus:
         raise ProbeError(

@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
     if options.pods and not is_live and not is_other_node:
         raise ReleaseError(
             "the agent is not running, and only the agent can release single pods",
-            hint="start it with `systemctl start nodeagent`, or release all: `nodeagent release --all`",
+            hint="start it with `systemctl start nodeagent`, or release all pods: `nodeagent release --all`",
         )
     answer = _ReleaseReport(options, by_agent=is_live or bool(options.pods))
     if not isinstance(known, NodeAgentError) and known.is_live:
@@ -229,7 +229,8 @@ def _release_by_agent(options: argparse.Namespace, known: NodeView, answer: _Rel
     )
     if options.purge:
         raise ReleaseError(
-            "the agent is running, and would write its files again", hint="first: `systemctl stop nodeagent`"
+            "the agent is running, and would write the removed files again",
+            hint="stop the agent first: `systemctl stop nodeagent`",
         )
     if options.dry_run:
         with answer.reported():
@@ -266,13 +267,14 @@ def _wait_for_end(
         except ApiUnavailable as err:
             raise ReleaseError(
                 f"the agent does not answer any more: {err.message}",
-                hint="start it with `systemctl start nodeagent`: it continues where it stopped",
+                hint="start the agent with `systemctl start nodeagent`; the agent then continues to end the pods",
             ) from err
         left = reporter.list_active()
         if left and time.monotonic() > deadline:
             raise ReleaseError(
-                f"still there: {', '.join(left)}",
-                hint="the agent continues, and they keep their CPUs and memory until they end: `nodeagent inspect POD` shows why",
+                f"some pods have not ended yet: {', '.join(left)}",
+                hint="the agent keeps ending these pods, and a pod keeps its CPUs and memory until it ends: `nodeagent inspect POD` "
+                "shows what delays it",
             )
         if left:
             time.sleep(_PAUSE_SECONDS)

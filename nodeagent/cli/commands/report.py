@@ -57,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     paths = (options.good, *options.bad)
     reports = [read_file(path) for path in paths]
     if options.html is not None and any(_is_same_file(options.html, path) for path in paths):
-        raise UsageError(f"--html {options.html} would replace a report", hint="name another file with --html")
+        raise UsageError(
+            f"--html {options.html} would replace one of the given reports", hint="name another file with --html"
+        )
     document = describe_comparison(reports[0], reports[1:])
     sys.stdout.write(
         render_document(

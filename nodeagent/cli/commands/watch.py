@@ -39,8 +39,8 @@ def watch(options: argparse.Namespace) -> int:
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
-            "--watch draws on a terminal, and this is not one",
-            hint="`nodeagent inspect --watch --frames 10` prints frames, `nodeagent inspect -o json` is for programs",
+            "--watch needs a terminal, but the output of this command isn't one",
+            hint="`nodeagent inspect --watch --frames 10` prints frames; for programs, use `nodeagent inspect -o json`",
         )
     interval = _INTERVAL_SECONDS if options.interval is None else options.interval
     try:

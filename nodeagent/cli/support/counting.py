@@ -45,7 +45,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     if view.cgroup_root is None:
         raise InterferenceError(
             "the location of the pods' cgroups is unknown, so their processes can't be found",
-            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this as root",
+            hint="start the pods' unit with `systemctl start nodeagent-pods`, or run this command as root",
         )
     tree = CgroupTree(view.cgroup_root)
     cpus = CpuSet.from_ids(cpu for claim in held for cpu in claim.cpus)
@@ -73,7 +73,9 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
     try:
         return derive_cpu_use(record, cpus)
     except HistogramSyntaxError as err:
-        raise InterferenceError(str(err), hint="report it, with the kernel's version (`uname -r`)") from err
+        raise InterferenceError(
+            str(err), hint="report this error of nodeagent, with the kernel's version (`uname -r`)"
+        ) from err
 
 
 class LiveCount:

@@ -31,7 +31,7 @@ def check_container(entry: PodEntry, name: str) -> None:
     if name not in names:
         raise EntryError(
             f"pod {entry.pod.full_name} has no container '{name}'",
-            hint=f"it has: {', '.join(names)}; see `nodeagent inspect {entry.pod.full_name}`",
+            hint=f"the pod's containers are {', '.join(names)}; see `nodeagent inspect {entry.pod.full_name}`",
         )
 
 

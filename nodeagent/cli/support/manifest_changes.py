@@ -273,9 +273,8 @@ def plan_changes(
             others = old.names - own
             lost_pods = sorted(others & given) or sorted(others)
             raise ManifestPlaceError(
-                f"{old.path} contains {', '.join(sorted(old.names & own))}, but also {', '.join(lost_pods)}, which "
-                f"{file.path} doesn't contain: replacing the manifest would end these pods",
-                hint=f"put all pods of {old.path} into one file, then `nodeagent apply` it; or edit {old.path}",
+                f"{file.path} would replace {old.path}, but doesn't contain {', '.join(lost_pods)}: these pods would end",
+                hint=f"put all pods of {old.path} into one file, and run `nodeagent apply` on that file; or edit {old.path}",
             )
         if old is not None and old.content != file.content:
             _check_replaceable(old)
@@ -325,7 +324,7 @@ def _check_unique_pods(files: Sequence[PodFile]) -> None:
                 where = f"twice in {file.path}" if first[name] == file.path else f"in {first[name]} and in {file.path}"
                 raise ManifestPlaceError(
                     f"pod {name} is {where}",
-                    hint="remove one of the two, then `nodeagent apply` again",
+                    hint="remove one of the two manifests, then run `nodeagent apply` again",
                 )
             first[name] = file.path
 
@@ -341,7 +340,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
             if name != found.pod.full_name:
                 raise ManifestPlaceError(
                     f"pod {found.pod.full_name} in {file.path} has the UID of {name} in {where}: {found.pod.uid}",
-                    hint="remove metadata.uid (it is then a hash of the pod) or change it, then `nodeagent apply` again",
+                    hint="remove metadata.uid (the UID is then a hash of the pod) or change it, then run `nodeagent apply` again",
                 )
 
 
@@ -357,7 +356,7 @@ def _find_installed_file(file: PodFile, held: Sequence[InstalledFile]) -> Instal
         where = where or ", ".join(old.path for old in holders)
         raise ManifestPlaceError(
             f"the {'pods' if names else 'documents'} of {file.path} are in several manifests: {where}",
-            hint="apply them one by one, each from a file of its own, or first remove the extra ones: `nodeagent delete FILE`",
+            hint="apply each of them from a file of its own, or first remove the extra manifests: `nodeagent delete FILE`",
         )
     return holders[0] if holders else None
 
@@ -381,8 +380,8 @@ def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
     if not Path(place.directory).is_dir():
         named = f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
         raise ManifestPlaceError(
-            f"{place.directory} is a single file without {named}",
-            hint=f"add it to {place.directory}, or set manifestDirectory to a directory",
+            f"manifestDirectory is a single file, {place.directory}, which doesn't contain {named}",
+            hint=f"add the manifest to {place.directory}, or set manifestDirectory to a directory",
         )
     own = Path(file.path).name
     usable = own.endswith(SUFFIXES) and not own.startswith(".") and own.isprintable() and own.isascii()

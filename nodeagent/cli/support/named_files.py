@@ -27,7 +27,7 @@ def named_path(word: str) -> str:
         argparse.ArgumentTypeError: the path is empty, as from an unset variable.
     """
     if not word:
-        raise argparse.ArgumentTypeError("'' is not a path; if it was a variable, it is not set")
+        raise argparse.ArgumentTypeError("'' is not a path: is a shell variable empty or not set?")
     return word
 
 
@@ -145,7 +145,7 @@ class NamedFile(str):
                 f"cannot read {self}: got no input",
                 path=self,
                 error=None,
-                hint="the command before the pipe may have failed: see `... | head -c 1000`, or name a file",
+                hint="the command before the pipe may have failed: see its output with `... | head -c 1000`, or name a file",
             )
         return content
 

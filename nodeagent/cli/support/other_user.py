@@ -68,7 +68,7 @@ def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inheri
     except OSError as err:
         raise UserError(
             f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
-            hint="run it as root of this host: `sudo nodeagent job …`",
+            hint="run the command as root of this host: `sudo nodeagent job …`",
         ) from err
     os.environ.update(placement, HOME=user.pw_dir, SHELL=user.pw_shell, USER=user.pw_name, LOGNAME=user.pw_name)
     return None
@@ -90,7 +90,8 @@ def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
     except OSError as err:
         raise UserError(
             f"cannot open a terminal for the command: {os.strerror(err.errno or 0)}",
-            hint="compare /proc/sys/kernel/pty/nr with pty/max; with `--inherit`, the command keeps root's terminal",
+            hint="all terminals may be in use: compare /proc/sys/kernel/pty/nr with pty/max; with `--inherit`, the command uses root's "
+            "terminal",
         ) from err
     os.fchown(slave, uid, -1)
     shown = terminals[0]

@@ -72,7 +72,7 @@ class Providers(Struct, frozen=True):
         for one in self.resources:
             if isinstance(one, kind):
                 return one
-        raise AssertionError("the node has this resource")
+        raise AssertionError("the node lacks a resource that every node has")
 
     def find(self, kind: type[R]) -> R | None:
         """Return the resource of this type. None means that the node doesn't have such a resource."""

@@ -109,7 +109,7 @@ def _measure_limit(limit: Value) -> float:
         case CpuMax(quota_us, period_us):
             return math.inf if quota_us is None else quota_us / period_us
         case _:
-            raise AssertionError(f"{limit} is no limit")
+            raise AssertionError(f"{limit} is not one of the limits of a cgroup")
 
 
 def concerns_partition(change: Change) -> bool:

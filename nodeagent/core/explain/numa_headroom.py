@@ -26,7 +26,7 @@ class NodeHeadroom(Struct, frozen=True):
         for part in self.parts:
             if isinstance(part, kind):
                 return part
-        raise AssertionError("the node has this resource")
+        raise AssertionError("the NUMA node lacks the free amounts of a resource that every node has")
 
 
 def headroom(

@@ -110,7 +110,7 @@ class _Plugin:
 
     def _call(self, method: str, message: bytes, read: Callable[[bytes], T]) -> T:
         if self.is_over():
-            raise DevicePluginFailedError("it is gone")
+            raise DevicePluginFailedError("it has ended or lost its connection")
         try:
             with GrpcClient(DEVICE_PLUGIN, self.path, time.monotonic() + CALL_SECONDS, MAX_MESSAGE_BYTES) as client:
                 return read(client.call(method, message))

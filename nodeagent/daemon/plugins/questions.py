@@ -106,7 +106,9 @@ class Questions:
                 decision.count += 1
                 if decision.count > MOST_QUESTIONS:
                     decision.missing = None
-                    raise DevicePluginFailedError(f"one decision has needed more than {MOST_QUESTIONS} questions to it")
+                    raise DevicePluginFailedError(
+                        f"one decision has needed more than {MOST_QUESTIONS} calls of the plugin"
+                    )
                 thread = threading.Thread(target=self._ask, args=(asker, lane, asked, ask), daemon=True)
                 thread.name = "plugin-question"
                 thread.start()

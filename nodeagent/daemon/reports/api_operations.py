@@ -80,7 +80,7 @@ class ApiOperations:
             raise NodeAgentError("no pods were named", hint="name them: `nodeagent release POD…`, or `--all`")
         if others := [entry.pod.full_name for entry in entries if entry.is_requested_per_container]:
             raise NodeAgentError(
-                f"{', '.join(others)}: only the container runtime can end its pods", hint="`kubectl delete pod`"
+                f"{', '.join(others)}: only the container runtime can end its pods", hint="use `kubectl delete pod`"
             )
         released = [entry.pod.uid for entry in entries if entry.is_active]
         wait = arguments.get("waitSeconds")

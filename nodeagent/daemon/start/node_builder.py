@@ -35,7 +35,8 @@ def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
     if config is None or findings:
         raise StartError(
             "\n".join(map(str, findings)),
-            hint=f"correct {path}, or what is missing, then `nodeagent config reload`, or `systemctl start nodeagent` if it doesn't run",
+            hint=f"correct {path}, or add what is missing; then run `nodeagent config reload`, or, if the agent doesn't run, `systemctl "
+            "start nodeagent`",
         )
     node = on_machine(load_plugins(config)[0], topology)
     assert isinstance(node, NodeSetup), "the machine has been asked"

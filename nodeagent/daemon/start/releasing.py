@@ -78,8 +78,8 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
         tree = CgroupTree(config.cgroup_root or installed)
         if any(there.is_populated for path, there in tree.read(OWN_DIRECTORIES).items() if path):
             raise DrainError(
-                f"pods run in {tree.root}, and cannot be ended one by one: {err.message}",
-                hint="`systemctl start nodeagent-launcher`, then again; or end them all at once: `systemctl stop nodeagent-pods`",
+                f"pods run in {tree.root}, but cannot be ended one by one: {err.message}",
+                hint="run `systemctl start nodeagent-launcher`, then try again; or end all pods at once: `systemctl stop nodeagent-pods`",
             ) from err
         return None
     tree = CgroupTree(config.cgroup_root or root)
@@ -108,7 +108,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
     start = start_state(node, known, time.time_ns() // 1_000_000, look, devices=Machine().devices)
     if start is None:
         raise DrainError(
-            f"cannot find out which processes run: {problems}", hint="`systemctl status nodeagent-launcher`"
+            f"cannot find out which processes run: {problems}", hint="see `systemctl status nodeagent-launcher`"
         )
     log = make_log(io.StringIO())  # this log is discarded, because the caller reports the result
     edges = Edges(
@@ -146,8 +146,8 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
         if time.monotonic() > deadline:
             problems = f" ({'; '.join(agent.view.problems)})" if agent.view.problems else ""
             raise DrainError(
-                f"still there: {', '.join(left)}{problems}",
-                hint="`nodeagent inspect POD` shows its processes; run the same command again to continue",
+                f"some pods have not ended yet: {', '.join(left)}{problems}",
+                hint="`nodeagent inspect POD` shows the pod's processes; run the same command again to continue",
             )
         reasons = frozenset({WakeUpReason.TIMER})
         time.sleep(min(pause, _LONGEST_PAUSE_SECONDS))

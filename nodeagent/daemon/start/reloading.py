@@ -53,9 +53,9 @@ def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> Non
         )
     if broken:
         raise StartError(
-            f"the allocations do not fit: {'; '.join(broken)}",
+            f"the present allocations do not fit the new configuration: {'; '.join(broken)}",
             hint="`systemctl restart nodeagent` applies the configuration as far as possible, and reports the rest "
-            "(stateRecovery: recover); or drain the node: remove all manifests, until `nodeagent inspect` shows no pods",
+            "(stateRecovery: recover); or drain the node: remove all manifests, and wait until `nodeagent inspect` shows no pods",
         )
 
 

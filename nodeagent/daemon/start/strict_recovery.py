@@ -60,7 +60,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
         before = saved.policies.get(field)
         if before != policy:
             raise StartError(
-                f'{path} was written under {field} "{before}", the configuration says "{policy}"',
+                f'{path} was written under {field} "{before}", but the configuration says "{policy}"',
                 hint=f"set {field} back to {before} (`nodeagent config show` prints every field), or {way_out}",
             )
     broken = "; ".join(violation.text for violation in violations(node.managers, saved.state))

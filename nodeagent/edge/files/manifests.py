@@ -182,7 +182,7 @@ def _acquire_lock(lock: Path, path: str) -> int:
         if time.monotonic() >= deadline:
             raise ManifestLockError(
                 f"another `nodeagent apply` or `delete` (pid {holder or 'unknown'}) is still at work in {path}",
-                hint=f"try again when it has ended; `fuser -v {shlex.quote(str(lock))}` shows it",
+                hint=f"try again when it has ended; `fuser -v {shlex.quote(str(lock))}` shows the process",
             )
         time.sleep(_LOCK_PAUSE_SECONDS)
 

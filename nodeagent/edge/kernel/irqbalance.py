@@ -77,7 +77,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
     except IrqbalanceSyntaxError as err:
         raise IrqbalanceError(
             f"cannot ask irqbalance to leave interrupts alone: {err}",
-            hint="name them with --banirq in IRQBALANCE_ARGS of /etc/default/irqbalance, or claim fewer of them",
+            hint="name the interrupts with --banirq in IRQBALANCE_ARGS of /etc/default/irqbalance, or let pods claim fewer interrupts",
         ) from err
     _ask(request, directory)
 

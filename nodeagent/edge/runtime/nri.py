@@ -188,7 +188,7 @@ class _NriCalls:
             self._listed.sandboxes + call.part.sandboxes, self._listed.containers + call.part.containers
         )
         if len(known.sandboxes) + len(known.containers) > MAX_SYNCHRONIZED:
-            raise MuxError(f"all parts together list more than {MAX_SYNCHRONIZED} pods and containers")
+            raise MuxError(f"all parts of Synchronize together list more than {MAX_SYNCHRONIZED} pods and containers")
         if call.has_more:
             self._listed = known
             return TtrpcResponse(encode_request_for_more())

@@ -201,9 +201,9 @@ class GrpcClient:
             if not data:
                 raise self._make_error("it closed the connection before its answer was complete")
             if received > self._max_bytes + _MORE_BYTES:
-                raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
+                raise self._make_protocol_error(f"the answer has more than {self._max_bytes} bytes")
             if not self._bound.allows(data):
-                raise self._make_protocol_error(f"a frame of more than {MAX_FRAME_BYTES} bytes")
+                raise self._make_protocol_error(f"a frame of its answer has more than {MAX_FRAME_BYTES} bytes")
             for event in self._h2.receive_data(data):
                 match event:
                     case ResponseReceived(stream_id=at, headers=headers) if at == stream:
@@ -262,7 +262,7 @@ class GrpcClient:
             raise self._make_protocol_error("the answer contains a compressed message")
         size = int.from_bytes(body[1:_PREFIX_BYTES])
         if size > self._max_bytes:
-            raise self._make_protocol_error(f"an answer of more than {self._max_bytes} bytes")
+            raise self._make_protocol_error(f"the answer has more than {self._max_bytes} bytes")
         if len(body) < _PREFIX_BYTES + size:
             return None
         message = bytes(body[_PREFIX_BYTES : _PREFIX_BYTES + size])

@@ -184,7 +184,7 @@ def _decode_saved_state(document: JsonValue, given: Iterable[Pod] = ()) -> Saved
         )
         return SavedState(state, dict(document.field("policies").by_name(JsonValue.text)))
     except MisfitError as err:
-        raise NodeStateError(f"the content does not fit: {err}") from err
+        raise NodeStateError(f"the content is invalid: {err}") from err
 
 
 def _encode_runtime(registry: Registry) -> Document | None:

@@ -45,7 +45,7 @@ def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool
         raise SealError(f"the first line is not a {form} header: it says format {found.value!r}", way_out=way_out)
     if written > version:
         raise SealError(
-            f"version {written} was written by a later nodeagent; this one reads up to {version}",
+            f"format version {written} was written by a later nodeagent; this nodeagent reads versions up to {version}",
             way_out=way_out,
             is_newer=True,
         )
@@ -55,4 +55,4 @@ def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool
     try:
         return parse_json(body)
     except MisfitError as err:
-        raise SealError(f"the checksum matches but the content does not fit: {err}", way_out=way_out) from err
+        raise SealError(f"the checksum matches, but the content is invalid: {err}", way_out=way_out) from err

@@ -66,7 +66,7 @@ def parse_histogram(
         place = match.end()
     if text[place : total.start()].strip(b"\n"):
         shown = text[place : place + 100].decode(errors="backslashreplace")
-        raise HistogramSyntaxError(f"it has {shown!r} where a row is expected")
+        raise HistogramSyntaxError(f"it contains {shown!r} where a row is expected")
     if len(rows) != int(total.group(2)):
-        raise HistogramSyntaxError(f"it has {len(rows)} rows and reports {int(total.group(2))}")
+        raise HistogramSyntaxError(f"it has {len(rows)} rows, but its totals count {int(total.group(2))}")
     return Histogram(tuple(rows), int(total.group(3)))

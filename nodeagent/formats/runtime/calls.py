@@ -149,7 +149,7 @@ def _read_configure(found: Message) -> Configure:
 
 def _read_synchronize(found: Message) -> Synchronize:
     if len(found["pods"]) + len(found["containers"]) > MAX_SYNCHRONIZED:
-        raise NriCallError(f"SynchronizeRequest: more than {MAX_SYNCHRONIZED} pods and containers")
+        raise NriCallError(f"SynchronizeRequest: lists more than {MAX_SYNCHRONIZED} pods and containers")
     sandboxes = tuple(_decode_sandbox(decode(messages.POD_SANDBOX, pod)) for pod in found["pods"])
     containers = tuple(_decode_container(decode(messages.CONTAINER, container)) for container in found["containers"])
     return Synchronize(Synchronized(sandboxes, containers), found["more"])
@@ -197,7 +197,7 @@ METHODS = frozenset(_METHODS)
 
 def _decode_sandbox(pod: Message | None) -> Sandbox:
     if pod is None or not pod["id"]:
-        raise NriCallError("PodSandbox.id: a call about no pod")
+        raise NriCallError("PodSandbox.id is missing, so the call is about no pod")
     return Sandbox(
         id=pod["id"],
         uid=pod["uid"],
@@ -211,7 +211,7 @@ def _decode_sandbox(pod: Message | None) -> Sandbox:
 
 def _decode_container(container: Message | None) -> NriContainer:
     if container is None or not container["id"]:
-        raise NriCallError("Container.id: a call about no container")
+        raise NriCallError("Container.id is missing, so the call is about no container")
     linux = container["linux"] or {}
     score = linux.get("oom_score_adj")
     is_known = container["state"] in {*ContainerState}

@@ -115,7 +115,7 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
 def _read_containers(spec: Message) -> Iterator[KubeletContainer]:
     count = sum(len(spec[key]) for key in ("initContainers", "containers", "ephemeralContainers"))
     if count > MAX_CONTAINERS:
-        raise KubeletPodError(f"spec.containers: more than {MAX_CONTAINERS}")
+        raise KubeletPodError(f"spec.containers: must have at most {MAX_CONTAINERS} containers")
     for key in ("initContainers", "containers"):
         for index, container in enumerate(spec[key]):
             path = f"spec.{key}[{index}]"

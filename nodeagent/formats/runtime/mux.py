@@ -67,7 +67,7 @@ class Reassembly:
                     self._connection, self._left = _HEADER.unpack(self._header)
                     if self._left > MAX_PAYLOAD_BYTES:
                         raise MuxError(
-                            f"a frame of {self._left} bytes for connection {self._connection}, more than {MAX_PAYLOAD_BYTES}"
+                            f"a frame for connection {self._connection} has {self._left} bytes, more than the limit of {MAX_PAYLOAD_BYTES}"
                         )
                     self._header.clear()
                 continue
@@ -83,7 +83,7 @@ class Reassembly:
         while len(bytes_) >= HEADER_BYTES:
             header = read_header(bytes_)
             if header.length > MAX_DATA_BYTES:
-                raise MuxError(f"a message of {header.length} bytes, more than {MAX_DATA_BYTES}")
+                raise MuxError(f"a message has {header.length} bytes, more than the limit of {MAX_DATA_BYTES}")
             end = HEADER_BYTES + header.length
             if len(bytes_) < end:
                 return

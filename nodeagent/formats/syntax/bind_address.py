@@ -40,7 +40,9 @@ def parse_bind_address(text: str) -> BindAddress:
     if text.startswith(UNIX_PREFIX):
         path = text.removeprefix(UNIX_PREFIX)
         if not path.startswith("/") or path.endswith("/") or "\0" in path:
-            raise BindAddressError(f"'{text}': a Unix socket needs an absolute path, unix:/run/nodeagent/metrics.sock")
+            raise BindAddressError(
+                f"'{text}': a Unix socket needs an absolute path, such as unix:/run/nodeagent/metrics.sock"
+            )
         if len(path.encode()) > MAX_UNIX_PATH_BYTES:
             raise BindAddressError(f"'{text}': the path is longer than {MAX_UNIX_PATH_BYTES} bytes")
         return UnixAddress(path)
@@ -48,7 +50,7 @@ def parse_bind_address(text: str) -> BindAddress:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise BindAddressError(f"'{text}': an IPv6 address needs brackets, [::1]:9753")
+        raise BindAddressError(f"'{text}': an IPv6 address needs brackets, such as [::1]:9753")
     if not colon or not host or any(c.isspace() or c in "[]/\0" for c in host):
         raise BindAddressError(f"'{text}' is not an address: {FORMS}")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):

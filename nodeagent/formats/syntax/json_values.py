@@ -43,7 +43,7 @@ def parse_json(text: bytes) -> "JsonValue":
     except RecursionError as err:
         raise MisfitError("it is nested too deeply") from err
     except UnicodeEncodeError as err:
-        raise MisfitError("it has half of a surrogate pair, which is not a character") from err
+        raise MisfitError("it contains half of a surrogate pair, which is not a character") from err
     except ValueError as err:
         raise MisfitError(f"it is not JSON: {err}") from err
 
@@ -111,7 +111,7 @@ class JsonValue(Struct, frozen=True):
 
     def text(self) -> str:
         if not isinstance(self.value, str):
-            raise self.misfit("a text")
+            raise self.misfit("a string")
         return self.value
 
     def among(self, allowed: Collection[str]) -> str:

@@ -173,7 +173,7 @@ def _decode_cache(value: JsonValue) -> Cache:
     _refuse_unknown(value, _CACHE_FIELDS)
     cpus = value.field("cpus").cpus()
     if not cpus:
-        raise MisfitError(f"{value.path}.cpus: must have a CPU")
+        raise MisfitError(f"{value.path}.cpus: must contain at least one CPU")
     return Cache(
         level=value.field("level").whole(high=_MAX_LEVEL),
         type=value.field("type").among(_CACHE_TYPES),

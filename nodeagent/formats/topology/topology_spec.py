@@ -59,14 +59,16 @@ def topology_from_spec(text: str) -> Topology:
     if match is None:
         raise TopologySpecError(text, f"{shown(shape)} is not a list of numbers for {', '.join(_LEVELS)} in this order")
     if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
-        raise TopologySpecError(text, f"a number has at most {_MOST_DIGITS} digits, a machine at most {MAX_CPUS} CPUs")
+        raise TopologySpecError(
+            text, f"a number may have at most {_MOST_DIGITS} digits, because a machine has at most {MAX_CPUS} CPUs"
+        )
     sockets, nodes, caches, cores, threads, small = (1 if number is None else int(number) for number in match.groups())
     if not sockets * nodes * caches * cores * threads * small:
-        raise TopologySpecError(text, "a machine needs at least 1 of everything")
+        raise TopologySpecError(text, "each number must be at least 1")
     is_hybrid = match[6] is not None
     small = small if is_hybrid else 0
     if sockets * nodes * (caches * cores * threads + small) > MAX_CPUS or sockets * nodes > MAX_NODES:
-        raise TopologySpecError(text, f"more than {MAX_CPUS} CPUs, or than {MAX_NODES} NUMA nodes")
+        raise TopologySpecError(text, f"a machine has at most {MAX_CPUS} CPUs and {MAX_NODES} NUMA nodes")
     per_node = caches * cores
     total = sockets * nodes * per_node
     cpus = [
@@ -129,5 +131,7 @@ def _parse_amounts(text: str, parts: list[str]) -> tuple[int, tuple[tuple[str, i
         found[name] = size
     memory = found.pop("memory", DEFAULT_NODE_MEMORY_BYTES)
     if sum(found.values()) > memory:
-        raise TopologySpecError(text, f"the huge pages of a node are more than its {memory} bytes of memory")
+        raise TopologySpecError(
+            text, f"the huge pages of a NUMA node need more than the node's {memory} bytes of memory"
+        )
     return memory, tuple(sorted(found.items()))

@@ -37,7 +37,7 @@ def parse_request(line: bytes) -> tuple[str, Mapping[str, object]]:
     document = _parse_object(line)
     op = document.pop("op", None)
     if not isinstance(op, str) or not op:
-        raise ApiSyntaxError('a request needs an "op" with a string')
+        raise ApiSyntaxError('a request needs a field "op" that contains a string')
     return op, document
 
 
@@ -59,7 +59,7 @@ def parse_reply(line: bytes) -> object:
     match document:
         case {"ok": False, "error": {"message": str() as message, "hint": str() as hint}}:
             raise NodeAgentError(message, hint=hint)
-    raise ApiSyntaxError("a reply needs a result or an error")
+    raise ApiSyntaxError('a reply needs a field "result" or "error"')
 
 
 def format_result(value: object) -> bytes:

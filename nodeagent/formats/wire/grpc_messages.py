@@ -52,7 +52,9 @@ def remove_frame(body: bytes) -> bytes:
         CallError: the request has no message, several messages or a compressed message.
     """
     if len(body) < _HEAD.size:
-        raise CallError(Status.INVALID_ARGUMENT, f"the request has {len(body)} bytes, but a message begins with 5")
+        raise CallError(
+            Status.INVALID_ARGUMENT, f"the request has {len(body)} bytes, but a message begins with a header of 5 bytes"
+        )
     if body[0] == 1:
         raise CallError(Status.UNIMPLEMENTED, "the request is compressed, but only identity is supported")
     size, message = int.from_bytes(body[1 : _HEAD.size]), body[_HEAD.size :]

@@ -129,7 +129,9 @@ def decode(
         ProtobufError: the data is truncated, too large, nested too deeply or malformed.
     """
     if len(data) > max_bytes:
-        raise ProtobufError(f"{message_type.name}: {len(data)} bytes, more than {max_bytes}")
+        raise ProtobufError(
+            f"{message_type.name}: the message has {len(data)} bytes, more than the limit of {max_bytes}"
+        )
     return _Reader(data, max_values).message(message_type, 0, len(data), {}, depth=0)
 
 
@@ -384,10 +386,10 @@ class _Reader:
             if shift > 63:
                 break
         else:
-            raise ProtobufError(f"at byte {start}: the message ends in a number")
-        raise ProtobufError(f"at byte {start}: a number of more than 64 bits")
+            raise ProtobufError(f"at byte {start}: the message ends in the middle of a number")
+        raise ProtobufError(f"at byte {start}: a number has more than 64 bits")
 
     def _count(self, at: int) -> None:
         self._left -= 1
         if self._left < 0:
-            raise ProtobufError(f"at byte {at}: more than {self._max_values} values")
+            raise ProtobufError(f"at byte {at}: the message has more than {self._max_values} values")

@@ -46,7 +46,10 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
         finally:
             process.kill()
     if isinstance(answer, str):
-        raise SshError(f"{host}: {answer}", hint=f"run it to see its time and size: ssh {host} {command} | wc -c")
+        raise SshError(
+            f"{host}: {answer}",
+            hint=f"to see how long the answer takes and how large it is: ssh {host} {command} | wc -c",
+        )
     printed, complaints = answer
     if status == 0:
         return printed

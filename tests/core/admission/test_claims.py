@@ -45,7 +45,9 @@ def node(**more: Any) -> Managers:
     return managers(reserved_memory=memory, **more).knowing(CARDS)
 
 
-OF_ONE_THAT_STAYS = "CPUs and memory stay with one container, and those of an init container pass to later containers"
+OF_ONE_THAT_STAYS = (
+    "CPUs and memory must stay with one container, but later containers reuse the CPUs and memory of an init container"
+)
 
 
 def with_init(claim: PodClaim, cpu: str, *, of_app: bool = False) -> Pod:
@@ -266,9 +268,12 @@ def test_two_claims_of_one_name_are_not_one() -> None:
     here = node(topology_manager_policy="none")
     nic = request("nic", "nodeagent.io", A_NIC)
     from_template, named = claiming("a", "1", template(nic)), claiming("b", "1", PodClaim("x", "a-own", spec=spec(nic)))
-    said = "claim default/a-own belongs to pod a: claims from templates are named POD-NAME, and two have this name"
+    said = (
+        "claim default/a-own already belongs to pod a, and can't be shared: a claim from a template (named POD-NAME) belongs to one "
+        "pod only"
+    )
     assert refused(here, promised(here, from_template), named) == said
-    assert refused(here, promised(here, named), from_template) == said.replace("pod a:", "pod b:")
+    assert refused(here, promised(here, named), from_template) == said.replace("pod a,", "pod b,")
 
 
 def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
@@ -325,11 +330,11 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", "2", template(ClaimRequest("mixed", (DeviceRequest("", "x", ("true",), 1),)))),
-            "claim default/a-own, request mixed: its selectors are met by devices of several drivers",
+            "claim default/a-own, request mixed: devices of several drivers match its selectors, but all must be of one driver",
         ),
         (
             with_init(template(request("cpus")), "1"),
-            f"claim default/a-own, request cpus: {OF_ONE_THAT_STAYS}, and setup is one",
+            f"claim default/a-own, request cpus: {OF_ONE_THAT_STAYS} such as setup",
         ),
     ],
 )

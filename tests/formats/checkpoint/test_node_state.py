@@ -415,7 +415,7 @@ def body_with(change: Any) -> bytes:
         pytest.param(body_with(lambda d: d.pop("policies")), "policies: is missing", id="no policies"),
         pytest.param(
             body_with(lambda d: d["policies"].update(cpuManagerPolicy=1)),
-            r"policies\[cpuManagerPolicy\]: must be a text, not 1",
+            r"policies\[cpuManagerPolicy\]: must be a string, not 1",
             id="a policy that is a number",
         ),
         pytest.param(
@@ -424,7 +424,7 @@ def body_with(change: Any) -> bytes:
         pytest.param(body_with(lambda d: d["promises"].update(pods=[])), "promises.pods: must be", id="pods in a list"),
         pytest.param(
             body_with(lambda d: d["promises"]["pods"]["uid-a"]["cpus"].update(app=["1"])),
-            r"promises.pods\[uid-a\].cpus\[app\]: must be a text, not list",
+            r"promises.pods\[uid-a\].cpus\[app\]: must be a string, not list",
             id="CPUs in a list",
         ),
         pytest.param(
@@ -518,7 +518,7 @@ def body_with(change: Any) -> bytes:
     ],
 )
 def test_what_checks_out_and_does_not_fit_is_refused_with_its_place(body: bytes, words: str) -> None:
-    with pytest.raises(NodeStateError, match="the content does not fit") as caught:
+    with pytest.raises(NodeStateError, match="the content is invalid") as caught:
         decode_state(headed(body))
     assert re.search(words, caught.value.message), caught.value.message
 

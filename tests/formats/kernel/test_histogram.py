@@ -61,7 +61,7 @@ def test_a_name_is_never_more_than_a_name(name: bytes) -> None:
         (b"", "no totals"),
         (b"\xff" * 100, "no totals"),
         (HEAD + row(b"sh"), "no totals"),
-        (HEAD + row(b"sh") + total(2), "1 rows and reports 2"),
+        (HEAD + row(b"sh") + total(2), "1 rows, but its totals count 2"),
         (HEAD + row(b"sh").replace(b"hitcount", b"hits") + total(1), "where a row is expected"),
         (HEAD + row(b"sh").replace(b"487", b"9" * 30) + total(1), "where a row is expected"),
         (HEAD + row(b"sh")[:60] + total(1), "where a row is expected"),

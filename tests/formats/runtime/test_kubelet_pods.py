@@ -116,8 +116,8 @@ def cpu_of(found: Any, text: str) -> None:
         (changed(lambda p: p.spec.containers.add(name="Odd\nname")), "spec.containers[1].name: "),
         (changed(lambda p: cpu_of(p, "lots")), "spec.containers[0].resources.requests[cpu]: 'lots' is not a quantity"),
         (changed(lambda p: cpu_of(p, "-1")), "'-1' is negative"),
-        (changed(lambda p: [p.spec.containers.add(name=f"c{n}") for n in range(256)]), "more than 256"),
-        (changed(lambda p: setattr(p.spec.containers[0], "name", "x" * 300_000)), "more than 262144"),
+        (changed(lambda p: [p.spec.containers.add(name=f"c{n}") for n in range(256)]), "at most 256 containers"),
+        (changed(lambda p: setattr(p.spec.containers[0], "name", "x" * 300_000)), "more than the limit of 262144"),
     ],
 )  # fmt: skip
 def test_what_is_no_pod_is_told_apart(made: Callable[[], bytes], why: str) -> None:

@@ -157,7 +157,7 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
     ((*NODE, "distances"), 10, "numa[0].distances: must be a list"),
     ((*NODE, "distances", 1), "21", "numa[0].distances[1]: must be a whole number"),
     (("offline",), "3-1", "offline: must be a set of CPUs"),
-    (("offline",), 3, "offline: must be a text"),
+    (("offline",), 3, "offline: must be a string"),
     (("l3",), ["0-1"], "l3[0]: must be the CPUs that have this index as `l3`"),
     (("l3",), ["9", "9"], "l3[1]: must be the CPUs that have this index"),
     (("caches",), "L2", "caches: must be a list"),
@@ -172,7 +172,7 @@ REFUSED: tuple[tuple[tuple[str | int, ...], object, str], ...] = (
         [{"level": 2, "type": "L2", "cpus": "0"}],
         "caches[0].type: must be one of data, instruction, unified",
     ),
-    (("caches",), [{"level": 2, "type": "data", "cpus": ""}], "caches[0].cpus: must have a CPU"),
+    (("caches",), [{"level": 2, "type": "data", "cpus": ""}], "caches[0].cpus: must contain at least one CPU"),
     (("caches",), [{"level": 2, "type": "data", "cpus": "0", "ways": 8}], "caches[0].ways: unknown field"),
     (("sockets",), "two", "sockets: must be a whole number"),
 )

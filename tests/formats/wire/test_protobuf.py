@@ -170,9 +170,9 @@ def test_what_is_no_such_message_is_refused_with_its_field(value: dict[str, Any]
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"\x08", "at byte 1: the message ends in a number"),
-        (b"\x08" + b"\xff" * 9 + b"\x02", "at byte 1: a number of more than 64 bits"),
-        (b"\x08" + b"\x80" * 11, "at byte 1: a number of more than 64 bits"),
+        (b"\x08", "at byte 1: the message ends in the middle of a number"),
+        (b"\x08" + b"\xff" * 9 + b"\x02", "at byte 1: a number has more than 64 bits"),
+        (b"\x08" + b"\x80" * 11, "at byte 1: a number has more than 64 bits"),
         (b"\x42\x05abc", "All: at byte 0: field 8 ends 2 bytes beyond the message"),
         (b"\x39\x00", "All: at byte 0: field 7 ends 7 bytes beyond the message"),
         (b"\x42\x01\xff", "at byte 2: a string is not UTF-8"),
@@ -193,7 +193,7 @@ def test_unknown_fields_and_known_ones_of_another_type_are_skipped() -> None:
 
 
 def test_there_is_a_bound_on_bytes_depth_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProtobufError, match="All: 11 bytes, more than 10"):
+    with pytest.raises(ProtobufError, match="All: the message has 11 bytes, more than the limit of 10"):
         decode(ALL, bytes(11), max_bytes=10)
     monkeypatch.setattr(protobuf, "MAX_DEPTH", 1)
     assert decode(ALL, encode(ALL, {"message": {"number": 1}}))["message"]["number"] == 1

@@ -572,7 +572,7 @@ def test_a_watch_is_drawn_on_terminals_alone(capfd: pytest.CaptureFixture[str]) 
     out, err = capfd.readouterr()
     assert out == ""
     message, hint = err.splitlines()
-    assert "this is not one" in message
+    assert "the output of this command isn't one" in message
     assert "--frames 10" in hint
 
 

@@ -34,7 +34,7 @@ def _read_sample(options: argparse.Namespace) -> SysfsSample:
     if capture is None or capture.devices is None:
         raise SourceError(
             f"{options.machine} contains no devices",
-            hint="take a capture on the node with this version: nodeagent capture --out FILE",
+            hint="use this version of nodeagent to take a new capture on the node: nodeagent capture --out FILE",
         )
     return capture.devices
 

@@ -60,7 +60,7 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
         return topology_from_document(found), None
     except TopologyDocumentError as err:
         raise CaptureError(
-            path, f"it is no capture (kind: NodeCapture) and no description of a machine: {err.message}"
+            path, f"it is neither a capture (kind: NodeCapture) nor a description of a machine: {err.message}"
         ) from err
 
 

@@ -67,7 +67,9 @@ class Looks(Struct):
         """Use up a part of the budget. Raises NoWayError if less than this part is left."""
         self.left -= count
         if self.left < 0:
-            raise NoWayError("there are too many ways to meet its claims to try all, and none of those tried fits")
+            raise NoWayError(
+                "its claims can be met in more ways than are tried, and none of the ways that were tried fits"
+            )
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]

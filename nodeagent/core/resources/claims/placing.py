@@ -202,7 +202,8 @@ class _Placing:
             parts = [one for other in uids for one in claims_of(promises, other) if one.claim == full_name]
             if claim.template or any(one.is_own for one in parts):
                 raise _MisfitError(
-                    f"claim {full_name} belongs to pod {uid}: claims from templates are named POD-NAME, and two have this name"
+                    f"claim {full_name} already belongs to pod {uid}, and can't be shared: a claim from a template (named POD-NAME) "
+                    "belongs to one pod only"
                 )
             devices = tuple(dict.fromkeys(device for one in parts for device in one.devices))
             own = promises.of_pod(self._pod.uid)
@@ -225,7 +226,7 @@ class _Placing:
                 if not self._find_users(claim.name, one.request.partition("/")[0]):
                     continue
                 if one.device not in device_by_name:
-                    raise _MisfitError(f"claim {full_name} has {one.device}, which is gone")
+                    raise _MisfitError(f"claim {full_name} has device {one.device}, which doesn't exist any more")
                 own = self._add_card(
                     own, claim.name, one.request.partition("/")[0], device_by_name[one.device], full_name
                 )
@@ -256,17 +257,21 @@ class _Placing:
             each = allowed[place]
             where = f"claim {each.wish.claim}, request {each.wish.request.name}"
             if len({_get_device_rank(device) for device in each.devices}) > 1:
-                raise _MisfitError(f"{where}: its selectors are met by devices of several drivers")
+                raise _MisfitError(
+                    f"{where}: devices of several drivers match its selectors, but all must be of one driver"
+                )
             users = self._find_users(each.wish.name, each.wish.request.name)
             if not users:
                 raise _MisfitError(f"{where}: no container uses it (resources.claims)")
             rank = _get_rank(each)
             if rank != _CARD and len(users) > 1:
                 named = " and ".join(user.name for user in users)
-                raise _MisfitError(f"{where}: CPUs and memory belong to one container, but {named} use the request")
+                raise _MisfitError(
+                    f"{where}: CPUs and memory can be allocated to one container only, but {named} refer to this request"
+                )
             if rank != _CARD and users[0].kind is ContainerKind.INIT:
-                why = "CPUs and memory stay with one container, and those of an init container pass to later containers"
-                raise _MisfitError(f"{where}: {why}, and {users[0].name} is one")
+                why = f"later containers reuse the CPUs and memory of an init container such as {users[0].name}"
+                raise _MisfitError(f"{where}: CPUs and memory must stay with one container, but {why}")
             candidates = tuple(device for device in each.devices if device.name not in draft.taken)
             later_requests = [allowed[other] for other in order[done + 1 :]]
             taken = frozenset(draft.taken)
@@ -309,7 +314,9 @@ class _Placing:
         """Let the CPU manager choose CPUs by its policy and options, as for a container with this CPU request."""
         manager = self._cpu_manager
         if not manager.static:
-            raise _MisfitError(f"claim {each.wish.claim} is for CPUs: that needs cpuManagerPolicy: static")
+            raise _MisfitError(
+                f"claim {each.wish.claim} is for CPUs, but claims for CPUs need cpuManagerPolicy: static"
+            )
         bits = 0
         for device in candidates:
             bits |= 1 << (device.cpu or 0)
@@ -340,7 +347,9 @@ class _Placing:
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
         if not self._memory_manager.static:
-            raise _MisfitError(f"claim {each.wish.claim} is for memory: that needs memoryManagerPolicy: Static")
+            raise _MisfitError(
+                f"claim {each.wish.claim} is for memory, but claims for memory need memoryManagerPolicy: Static"
+            )
         near = self._machine.numa_of(draft.cpus.get(user.name, CpuSet())) | NumaSet(mask or NumaMask(0))
         chosen = tuple(sorted(candidates, key=lambda device: (device.memory or (0, ""))[0] not in near)[: each.count])
         for device in chosen:
@@ -434,7 +443,9 @@ class _Placing:
             raise _MisfitError(f"the memory of container {name}: {allocation.refusal.message}")
         held = allocation.promises.of_pod(self._pod.uid)
         if any(block.nodes != nodes for block in held.of(MemoryHoldings).blocks(name) or ()):
-            raise _MisfitError(f"the memory of container {name} doesn't fit on NUMA node {nodes} of its claims")
+            raise _MisfitError(
+                f"the memory of container {name} doesn't fit on NUMA node {nodes}, where the devices of its claims are"
+            )
         after = with_pod(allocation.promises, self._pod.uid, replace(held, hints=before.hints))
         return after, tuple(d for d in allocation.deltas if d.series != Series(MEMORY_REQUESTS))
 

@@ -265,7 +265,7 @@ def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: obj
     taken = cpus - question.free
     if taken:
         raise PluginFailedError(
-            plugin.name, point, f"CPUs {taken} are not among those it was offered ({question.free})"
+            plugin.name, point, f"CPUs {taken} are not among the CPUs offered to it ({question.free})"
         )
     return cpus
 
@@ -273,7 +273,7 @@ def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: obj
 def _check_combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
     cpus = _check_cpus(plugin, Point.SELECT, question, answer)
     if len(cpus) != question.count:
-        why = f"it selects {len(cpus)} CPUs ({cpus}), and was asked for {question.count}"
+        why = f"it selects {len(cpus)} CPUs ({cpus}), but was asked for {question.count}"
         raise PluginFailedError(plugin.name, Point.SELECT, why)
     halves = cpus - CpuSet(manager.usable(question, cpus.bits))
     if halves:
@@ -285,7 +285,7 @@ def _check_combination(manager: CpuManager, plugin: CpuPlugin, question: Questio
 def _check_scores(plugin: CpuPlugin, question: Question, answer: object) -> Scores:
     scores = _check_type(plugin, Point.PRE_SCORE, answer, dict)
     if any(type(cpu) is not int or cpu not in question.free for cpu in scores):
-        raise PluginFailedError(plugin.name, Point.PRE_SCORE, "it scores CPUs that it was not offered")
+        raise PluginFailedError(plugin.name, Point.PRE_SCORE, "it scores CPUs that were not offered to it")
     return {cpu: _check_number(plugin, Point.PRE_SCORE, score) for cpu, score in scores.items()}
 
 
@@ -298,7 +298,7 @@ def _call_score(plugin: CpuPlugin, question: Question, cpus: CpuSet, observer: P
 def _check_number(plugin: CpuPlugin, point: Point, answer: object) -> int:
     number = _check_type(plugin, point, answer, int)
     if not -HIGHEST <= number <= HIGHEST:
-        raise PluginFailedError(plugin.name, point, f"its numbers must be between {-HIGHEST} and {HIGHEST}")
+        raise PluginFailedError(plugin.name, point, f"its scores must be between {-HIGHEST} and {HIGHEST}")
     return number
 
 

@@ -373,7 +373,7 @@ class JobRequests:
             what = ", ".join(name for container in pod.containers for name, _ in container.devices)
             raise JobRequestError(
                 f"only root's jobs may have exclusive devices, and this job requests {what}",
-                hint="ask to be near the device (--near), or run the job by `sudo nodeagent job`",
+                hint="request CPUs and memory near the device (--near) instead, or run the job with `sudo nodeagent job`",
             )
         while True:
             living, ended = self._jobs.records_of_user(user)
@@ -430,7 +430,7 @@ class JobRequests:
         if found is None:
             raise JobRequestError(
                 f"by the user database, user {user} is not in the group {bounds.group} (jobs.group), whose members may run jobs",
-                hint="run it as a member, outside of user namespaces that have other ids; root adds one by "
+                hint="run the job as a member of the group, outside of user namespaces that map user IDs; root can add a user by "
                 f"`usermod -aG {bounds.group} USER`",
             )
         return found

@@ -80,14 +80,14 @@ class ReservationRequests:
             )
         if self._requests.has_jobs_in(new.name):
             raise ReservationError(
-                f"a job of the last reservation {new.name} has not ended",
+                f"a job of an earlier reservation {new.name} has not ended",
                 hint="choose another --name, or wait for its end",
             )
         of_user = [one.pod for one in known if one.user == new.user]
         passed = None if bounds is None else find_exceeded_reservation_bound(bounds, of_user, new.pod)
         if passed is not None or len(known) >= MOST:
             raise ReservationError(
-                passed or f"there are {MOST} reservations already, the most that are possible",
+                passed or f"there are already {MOST} reservations, which is the limit",
                 hint="wait until one has ended, or cancel one: `nodeagent reserve --list` lists them",
             )
 

@@ -107,7 +107,7 @@ class _Visitor:
             bell.cancel()
         if self._runtime is None or not self._is_taken:
             why = f"it has not accepted a plugin within {_SECONDS:g} s"
-            raise NriError(self._path, why, "see `journalctl -u containerd`: another plugin may hold it up")
+            raise NriError(self._path, why, "another plugin may delay containerd: see `journalctl -u containerd`")
         return self._runtime
 
     def configure(self, runtime: Runtime, /) -> None:

@@ -180,7 +180,7 @@ class UnitCgroups:
         """
         unit = unit_at(change.path)
         if unit not in self._known:
-            raise CgroupError(self.last_read.unanswered, path=change.path, error=None, hint="`systemctl status`")
+            raise CgroupError(self.last_read.unanswered, path=change.path, error=None, hint="see `systemctl status`")
         try:
             match change:
                 case SetAttribute(_, Attribute.CPUSET_CPUS, CpuSet() as cpus):
@@ -190,7 +190,7 @@ class UnitCgroups:
                 case GiveUnitBack(_, before):
                     self._restore(unit, before)
                 case _:
-                    raise AssertionError(f"{change} is no change of a unit")
+                    raise AssertionError(f"{change} is not a change of a unit")
         except (UnitsError, HostFileError) as err:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
@@ -214,7 +214,9 @@ class UnitCgroups:
                 self._timed_out[unit] = found
                 file, content, wanted = found[0]
                 directory = str(self._mount / self._known[unit].cgroup)
-                raise CgroupError(f"{file} is '{content}', wanted '{wanted}'", path=directory, error=None, hint=hint)
+                raise CgroupError(
+                    f"{file} is '{content}', but should be '{wanted}'", path=directory, error=None, hint=hint
+                )
             time.sleep(_POLL_SECONDS)
         self._timed_out.pop(unit, None)
 

@@ -405,7 +405,7 @@ class CgroupTree:
                 state = self._files.parse(path, attribute, self._files.read(path, attribute.value) or "")
                 if state != value:
                     raise CgroupError(
-                        f"{file} is '{format_value(state)}', wanted '{format_value(value)}'",
+                        f"{file} is '{format_value(state)}', but should be '{format_value(value)}'",
                         path=str(self.root / path),
                         error=errno.EINVAL,
                         hint="the kernel's reason is in the parentheses; compare cpuset.cpus.exclusive.effective of the cgroups above",
@@ -430,7 +430,7 @@ class CgroupTree:
             raise make_error(f"read {self.root / path / name}", self.root / path / name, OSError(errno.ENOENT, name))
         if granted != wanted:
             raise CgroupError(
-                f"{self.root / path}/{name} is '{granted}', wanted '{wanted}'",
+                f"{self.root / path}/{name} is '{granted}', but should be '{wanted}'",
                 path=str(self.root / path),
                 error=None,
                 hint="a cgroup above grants less, or CPUs went offline: compare cpuset.*.effective of the cgroups above",
