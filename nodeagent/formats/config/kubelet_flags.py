@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -23,8 +24,8 @@ _ASSIGNMENT = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_]*+=)++(?=(?:.*\s)?--)")
 """Start of a line such as `KUBELET_EXTRA_ARGS=-v=2 --max-pods=1` in a file of environment variables or of a unit."""
 _PASSED_ON = ("kubelet-arg", "kubelet-extra-args")
 """Flags of k3s and RKE2, and of the start script of older EKS nodes. Their values are flags of kubelet."""
-_COMMENT = re.compile(r"^\s*;.*$", re.MULTILINE)
-"""The kind of comment that only units have."""
+_COMMENT = re.compile(r"^[^\S\n]*[;#].*$", re.MULTILINE)
+"""A line of comment, which begins with a semicolon only in units."""
 _FLAG = re.compile(r"""(?:^|[\s"'=\0])--[a-z][a-z0-9_-]+""")
 _YAML_LINE = re.compile(r"""^(?:---\s*$|\{|-\s|["']?[A-Za-z][\w./+-]*["']?\s*:(?:\s|$))""", re.MULTILINE)
 
@@ -56,7 +57,9 @@ def split_command_line(text: str) -> tuple[Flag, ...]:
 
 
 def _split_words(line: str) -> Iterator[str]:
-    for word in shlex.split(line, comments=True):
+    words = shlex.shlex(line, posix=True)
+    words.whitespace_split, words.commenters = True, ""  # inside a word, a # begins no comment
+    for word in takewhile(lambda word: not word.startswith("#"), words):
         plain = _ASSIGNMENT.sub("", word)
         yield from shlex.split(plain) if plain != word else (word,)
 

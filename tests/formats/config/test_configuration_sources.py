@@ -155,6 +155,10 @@ FILES = {
         f'[Service]\n ; --max-pods=1\nEnvironment="KUBELET_ARGS=\\\n  -v=4 $MORE {" ".join(WORDS)}"\n',
         ("uses kubelet's command line",),
     ),
+    "a comment at the end, and none in a word": (
+        f"# it's ours\nkubelet --node-labels=a#b {QUOTED} # it's --max-pods=1\n",
+        ("uses kubelet's command line", "flags without effect here: --node-labels"),
+    ),
     "flags with underscores": (
         f"kubelet {QUOTED.replace('-manager-', '_manager_')}",
         ("uses kubelet's command line",),
@@ -211,6 +215,7 @@ def test_of_several_documents_the_lines_and_comments_of_one_are_migrated() -> No
     ("text", "finding"),
     [
         ("kubelet --cpu-manager-polcy=static", "f:1: --cpu-manager-polcy: unknown flag, did you mean --cpu-manager-policy?"),
+        ("\n\n # ours\nkubelet --max-pods=many", 'f:4: maxPods: "many"'),
         ("kubelet --v=2 \\\n --max-pods=many", 'f:1: maxPods: "many": must be a whole number, not a string'),
         ("A=1\nB='--max-pods=1", "f:1: can't be split into flags: No closing quotation"),
         ("kubelet-arg:\n- max-pods=1\n- reserved-cpus=x", 'f:3: reservedSystemCPUs: "x": must be CPU numbers'),
