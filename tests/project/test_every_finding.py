@@ -52,7 +52,7 @@ MORE_MANIFESTS: list[tuple[str | bytes, str]] = [
     ('{"a":' * 100, "is nested deeper than 64 levels"),
     ('{"a":[' + "1," * (yaml_tree.MAX_NODES + 1), "has more than 100000 values"),
     ('{"a" 1}', """: is expected after a field's name, not "1\""""),
-    ("{a: 1}", "a field's name in double quotes is expected"),
+    ("{a: 1}", "as which a text in braces is read: a field's name in double quotes is expected"),
     ('{"a": "x', "a string has no end"),
     (r'{"a": "\u0000"}', "NUL characters and unpaired surrogates are not allowed"),
     (r'{"a": "\x"}', "Invalid \\escape in a string"),

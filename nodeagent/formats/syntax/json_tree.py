@@ -99,7 +99,9 @@ class _Scanner:
             self._skip()
             key_line = self._line
             if self._peek() != '"':
-                raise self._abort("is not valid JSON: a field's name in double quotes is expected")
+                raise self._abort(
+                    "is not valid JSON, as which a text in braces is read: a field's name in double quotes is expected"
+                )
             key = self._string()
             self._expect(":", "after a field's name")
             value = self.value(depth + 1)
