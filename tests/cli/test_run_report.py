@@ -159,7 +159,7 @@ def stall(tree: RunTree) -> None:
         (throttle, "throttling", "a quota kept it off the CPUs 20 % of the time"),
         (throttle_all_pods, "throttling", "a quota kept it off the CPUs 20 % of the time (mostly /pods.slice)"),
         (overheat, "thermal-throttling", "heat slowed its CPUs 3 times"),
-        (steal, "steal", "the hypervisor took 9.9 % of its CPU time"),
+        (steal, "steal", "the hypervisor took 9.9 % of the time of one of its CPUs"),
         (interrupt, "interrupts", "devices interrupted one of its CPUs 2000 times a second (mostly IRQ 40 eth0-rx)"),
         (slow_down, "frequency", "the frequency of its busy CPUs fell by 50 %"),
         (lower_limit, "frequency-limit", "the frequency limit of its CPUs fell by 43 %"),
@@ -253,6 +253,18 @@ def test_the_thresholds_of_the_configuration_decide_and_are_those_of_the_compari
     Path(paths[1]).write_text(json.dumps(found))
     assert main(["report", "compare", *paths]) == 0
     assert "no difference in other-tasks, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.15, "disturbed"), (0.1, "clean")])
+def test_a_cpu_that_loses_time_alone_is_not_hidden_by_the_others(tree: RunTree, seconds: float, verdict: str) -> None:
+    def run() -> None:
+        tree.run(10)
+        tree.stolen_alone, tree.used = seconds, tree.used - seconds
+        tree.others = OtherTasks([], is_complete=True, counted_us=10_000_000)
+
+    found = tree.report(run)
+    assert (found["verdict"], found["stealMicroseconds"]) == (verdict, round(seconds * 1e6))
+    assert found["timeline"][0]["measures"][-1] == {"name": "steal", "value": round(seconds * 100)}
 
 
 def test_steal_is_unknown_where_a_cpu_has_no_times(tree: RunTree) -> None:

@@ -52,6 +52,8 @@ class RunTree:
         """Files that the kernel doesn't have."""
         self.steal = 0.0
         """Seconds that the hypervisor took from each CPU of the job."""
+        self.stolen_alone = 0.0
+        """Seconds that the hypervisor took from CPU 3 alone."""
         self.interrupted = 0.0
         """Seconds that interrupts took from each CPU of the job."""
         self.idle_interrupted = dict.fromkeys((2, 3, 6, 7), 0.0)
@@ -101,7 +103,8 @@ class RunTree:
             f"cpu{c} {(s - irq - steal) * 100:.0f} 0 0 {(self.seconds - s - self.idle_interrupted[c]) * 100:.0f} 0 "
             f"{(irq + self.idle_interrupted[c]) * 100:.0f} 0 {steal * 100:.0f} 0 0\n"
             for c, s in self.ran.items()
-            for irq, steal in ((self.interrupted, self.steal) if c in CPUS else (0, 0),)
+            for alone in (self.stolen_alone if c == 3 else 0,)
+            for irq, steal in ((self.interrupted, self.steal + alone) if c in CPUS else (0, 0),)
         )
         self._put("proc/stat", f"cpu 0 0 0\n{''.join(lines)}intr 0\n")
         self._put("proc/interrupts", f"      CPU2 CPU3\n 40: {self.irqs[2]} {self.irqs[3]} PCI-MSI eth0-rx\n")

@@ -151,7 +151,7 @@ def measure_interval(
     if (throttled := find_throttled_us(before, now, cpus)) is not None:
         rates["throttling"] = share(throttled[0], elapsed_us)
     if times is not None and all(cpu in times for cpu in cpus):
-        rates["steal"] = share(sum(times[cpu].get("steal", 0) for cpu in cpus), whole_us)
+        rates["steal"] = share(max((times[cpu].get("steal", 0) for cpu in cpus), default=0), elapsed_us)
     return Interval(elapsed_us, rates)
 
 

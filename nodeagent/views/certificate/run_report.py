@@ -137,7 +137,7 @@ def describe_run(seen: RunObservation) -> Document:
         if throttled is None
         else MeasuredRate(share(throttled[0], elapsed_us), throttled[0], throttled[1]),
         "thermal-throttling": None if thermal["times"] is None else MeasuredRate(thermal["times"], thermal["times"]),
-        "steal": None if steal_us is None else _judge_steal(steal_us, elapsed_us, cpus),
+        "steal": None if times is None else _judge_steal(times, elapsed_us, cpus),
         "interrupts": _judge_interrupts(interrupts, elapsed_us),
         "frequency": _judge_drops((high, low) for low, high in seen.samples.khz.values()),
         "frequency-limit": _judge_drops(limits),
@@ -244,10 +244,12 @@ def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredR
     return MeasuredRate(share(most_us, elapsed_us), most_us)
 
 
-def _judge_steal(steal_us: int, elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
-    """Judge the time that the hypervisor took from the CPUs (steal), minus the error of its counters."""
-    certain_us = max(0, steal_us - TICK_US * len(cpus))
-    return MeasuredRate(share(certain_us, elapsed_us * len(cpus)), certain_us)
+def _judge_steal(times: Mapping[int, Mapping[str, int]], elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
+    """Judge the time that the hypervisor took (steal), minus the error of its counter, only on the CPU that lost most. The job's other CPUs
+    don't hide this CPU.
+    """
+    most_us = max(0, max((times[cpu].get("steal", 0) for cpu in cpus), default=0) - TICK_US)
+    return MeasuredRate(share(most_us, elapsed_us), most_us)
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:

@@ -13,7 +13,7 @@ _SENTENCES = {
     "remote-memory": "{} of its memory was remote",
     "throttling": "a quota kept it off the CPUs {} of the time",
     "thermal-throttling": "heat slowed its CPUs {}",
-    "steal": "the hypervisor took {} of its CPU time",
+    "steal": "the hypervisor took {} of the time of one of its CPUs",
     "interrupts": "devices interrupted one of its CPUs {}",
     "frequency": "the frequency of its busy CPUs fell by {}",
     "frequency-limit": "the frequency limit of its CPUs fell by {}",
