@@ -79,6 +79,7 @@ OF_OTHERS = {
     "prometheus_client",
     "http.server",
     "ssl",
+    "_hashlib",
     "rich",
     "pygments",
     "typing_extensions",

@@ -1,8 +1,28 @@
-"""SHA-256 digests. As `hashlib` loads OpenSSL, which takes longer than many modules together, it is loaded only for the first digest."""
+"""SHA-256 digests. `hashlib` loads OpenSSL, which takes 4 MiB and longer than many modules together. OpenSSL computes digests several times
+faster than Python's own module, so it is loaded only for the first long content.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+_SHORT_BYTES = 2**16
 
 
 def sha256_hex(content: bytes) -> str:
     """Return the SHA-256 digest of a content in hexadecimal notation."""
+    digest: str = _find_sha256(is_short=len(content) <= _SHORT_BYTES)(content).hexdigest()
+    return digest
+
+
+@cache
+def _find_sha256(*, is_short: bool) -> Callable[[bytes], Any]:
+    for own in ("_sha2", "_sha256") if is_short else ():  # since Python 3.12, and before
+        with suppress(ImportError):
+            function: Callable[[bytes], Any] = import_module(own).sha256
+            return function
     from hashlib import sha256  # noqa: PLC0415 - as said above
 
-    return sha256(content).hexdigest()
+    return sha256

@@ -1,11 +1,11 @@
 """Formatter of a Config as fields of a configuration file. `parse_config` reads these fields back as the same Config."""
 
-import hashlib
 from typing import Any
 
 from msgspec import to_builtins
 
 from nodeagent.core.model.config import Config, JobBounds, JobShare, Placement
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.core.model.pod import Resources
 from nodeagent.core.model.quiet import SHIPPED_PROFILES
 from nodeagent.formats.config.configuration_sources import AGENT_KIND
@@ -137,7 +137,7 @@ def config_text(fields: Document) -> str:
 
 def hash_config(config: Config) -> str:
     """Return a short hash of all fields of a configuration. It doesn't depend on the notation and order of the fields in the file."""
-    return hashlib.sha256(config_text(config_fields(config)).encode()).hexdigest()[:12]
+    return sha256_hex(config_text(config_fields(config)).encode())[:12]
 
 
 def _format_amounts(resources: Resources) -> dict[str, str]:

@@ -4,11 +4,11 @@ The text includes the content of each file, so a changed file is noticed without
 same version of the program can use the text.
 """
 
-import hashlib
 from collections.abc import Mapping
 
 import msgspec
 
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.formats.manifest.pod_manifest import ManifestPod
 
 ParsedFiles = dict[str, tuple[bytes, tuple[ManifestPod, ...]]]
@@ -23,13 +23,13 @@ class _Document(msgspec.Struct):
 def encode_parsed(files: Mapping[str, tuple[bytes, tuple[ManifestPod, ...]]], program: str) -> bytes:
     """Encode parsed files. `program` identifies the program that has parsed them."""
     body = msgspec.json.encode(_Document(program, dict(files)))
-    return hashlib.sha256(body).hexdigest().encode() + body
+    return sha256_hex(body).encode() + body
 
 
 def decode_parsed(content: bytes, program: str) -> ParsedFiles:
     """Decode parsed files. The result is empty if the content is damaged, or if another program wrote the content."""
     digest, body = content[:64], content[64:]
-    if hashlib.sha256(body).hexdigest().encode() != digest:
+    if sha256_hex(body).encode() != digest:
         return {}
     try:
         document = msgspec.json.decode(body, type=_Document)

@@ -1,10 +1,10 @@
 """A pinned systemd unit as a pod with one container."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 
+from nodeagent.core.model.digest import sha256_hex
 from nodeagent.formats.manifest.pod_schema import CORE_CLASS, GIVE_BACK, NEAR, NUMA_NODE, UNIT, WHILE_INACTIVE
 
 UNIT_NAMESPACE = "units"
@@ -43,7 +43,7 @@ def unit_pod_name(unit: str) -> str:
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if usable == stem and len(unit) <= _LONGEST_NAME:
         return unit
-    ending = f"{hashlib.sha256(unit.encode()).hexdigest()[:_DIGEST]}.{kind}"
+    ending = f"{sha256_hex(unit.encode())[:_DIGEST]}.{kind}"
     return "-".join(filter(None, (usable[: _LONGEST_NAME - len(ending) - 1].rstrip("-"), ending)))
 
 
