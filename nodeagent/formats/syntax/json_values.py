@@ -72,8 +72,8 @@ class JsonValue(Struct, frozen=True):
 
     def read_optional(self, name: str, read: "Callable[[JsonValue], T]", default: D) -> T | D:
         """Read a field of an object. Return the default if the field is missing or null."""
-        found = self.optional(name)
-        return default if found is None else read(found)
+        value = self.object().get(name)
+        return default if value is None else read(JsonValue(value, self._at(name)))
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name

@@ -12,7 +12,7 @@ from nodeagent.core.model.cgroup import ObservedCgroups
 from nodeagent.core.model.cgroup_layout import OWN_DIRECTORIES, cpuset_path, payload_path
 from nodeagent.core.model.host_processes import HostProcess, HostProcesses
 from nodeagent.core.model.idset import CpuSet
-from nodeagent.core.model.state import run_id
+from nodeagent.core.model.state import NodeState, run_id
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
@@ -137,14 +137,10 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
     """Find host processes that may run on exclusive CPUs (D12), and interrupts that may arrive there without a container's request."""
     if not exclusive:
         return HostProcesses()
-    from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
-    from nodeagent.edge.kernel.host_settings import HostSettingsFiles
     from nodeagent.edge.kernel.interrupts import find_interrupts_on
     from nodeagent.edge.processes.host_processes import find_caller_pids, find_processes_on
 
-    requested = () if view.node.config.interrupt_isolation == "none" else interrupt_requests(view.state)
-    holders = assign_interrupts(requested, HostSettingsFiles().interrupts_of).holders
-    wanted = {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
+    wanted = {} if view.node.config.interrupt_isolation == "none" else _find_requested_interrupts(view.state)
     scan = find_processes_on(exclusive, excluding=(managed | find_caller_pids()).__contains__)
     threads = [p for p in scan.found if p.is_kernel_thread]
     return HostProcesses(
@@ -158,3 +154,12 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
             if (cpus := one.cpus - wanted.get(one.number, CpuSet()))
         ),
     )
+
+
+def _find_requested_interrupts(state: NodeState) -> dict[int, CpuSet]:
+    """Return the CPUs of the containers that request interrupts, by number of the interrupt."""
+    from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
+    from nodeagent.edge.kernel.host_settings import HostSettingsFiles
+
+    holders = assign_interrupts(interrupt_requests(state), HostSettingsFiles().interrupts_of).holders
+    return {int(interrupt.name): claim.cpus for interrupt, claim in holders.items()}
