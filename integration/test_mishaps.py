@@ -42,6 +42,8 @@ class Mishap:
     """Whether the machine reboots after it."""
     ends_pods: bool = False
     """Whether the pods are started again. Otherwise their processes and CPUs stay."""
+    shows: str = ""
+    """Words that `nodeagent inspect` shows then, where the kinds alone don't say it."""
 
 
 def manifest(one: Document) -> str:
@@ -66,6 +68,18 @@ STRICT = f"echo 'cpuManagerPolicyOptions: {{strict-cpu-reservation: \"true\"}}' 
 SMT = "/sys/devices/system/cpu/smt/control"
 MAIN_PID = "$(systemctl show -P MainPID nodeagent)"
 LAUNCHER_PID = "$(systemctl show -P MainPID nodeagent-launcher)"
+PIN = (
+    "printf '[Service]\\nExecStart=sleep infinity\\nAllowedCPUs=0-7\\n' >/run/systemd/system/db.service; systemctl daemon-reload;"
+    " systemctl start db; nodeagent pin db --cpus 1 --memory 16Mi --wait"
+)
+AS_BEFORE_PINNED = "test $(systemctl show -P AllowedCPUs db) = 0-7"
+KUBELET = (
+    "mkdir -p /var/lib/kubelet; echo 'cpuManagerPolicy: static' >/var/lib/kubelet/config.yaml;"
+    """ echo '{"policyName":"static","defaultCpuSet":"0-15","checksum":1}' >/var/lib/kubelet/cpu_manager_state;"""
+    " printf '#!/bin/sh\\nwhile sleep 1d; do :; done\\n' >/root/kubelet; chmod +x /root/kubelet;"
+    " systemd-run --quiet --unit kubelet /root/kubelet --config=/var/lib/kubelet/config.yaml"
+)
+"""A program with the name, the command line and the files of a kubelet that allocates CPUs."""
 OWN_DISK = (
     f"systemctl stop nodeagent; cp -a {STATE} /root/state; mount -t tmpfs -o size=256k,mode=0700 small {STATE};"
     f" cp -a /root/state/. {STATE}; systemctl start nodeagent"
@@ -91,6 +105,13 @@ DAYS: dict[str, dict[str, Mishap]] = {
             "systemctl stop taken",
             in_metrics=False,
         ),
+        "everything stopped while a unit is pinned": Mishap(
+            f"{PIN}; systemctl stop nodeagent nodeagent-pods && {AS_BEFORE_PINNED}",
+            ("agent_away",),
+            f"{LAUNCH}; {CONTROL} && ! {AS_BEFORE_PINNED} && nodeagent unpin db --wait && {AS_BEFORE_PINNED} && systemctl stop db",
+            in_metrics=False,
+            ends_pods=True,
+        ),
     },
     "the configuration": {
         "typo": Mishap(f"{KEEP}; echo 'maxPodz: 3' >>{CONFIG}", ("configuration_refused",), RESTORE),
@@ -102,12 +123,14 @@ DAYS: dict[str, dict[str, Mishap]] = {
             ("configuration_refused",),
             f"{RESTORE}; {RELOAD}",
         ),
-        "typo and reboot": Mishap(
-            f"systemctl enable --quiet nodeagent; echo 'maxPodz: 3' >>{CONFIG}",
+        "typo and reboot, after which a CPU is back": Mishap(
+            "systemctl enable --quiet nodeagent; echo 0 >/sys/devices/system/cpu/cpu15/online; systemctl restart nodeagent;"
+            f" echo 'maxPodz: 3' >>{CONFIG}",
             ("configuration_refused",),
             f"systemctl disable --quiet nodeagent; {RESTORE}; {RELOAD}",
             reboots=True,
             ends_pods=True,
+            shows="RECOVERED when the agent started",
         ),
         "typo, restart and no last valid one": Mishap(
             f"echo 'maxPodz: 3' >>{CONFIG}; rm {STATE}/last_config.yaml; ! systemctl restart nodeagent",
@@ -201,6 +224,12 @@ DAYS: dict[str, dict[str, Mishap]] = {
             ("orphan",),
             f"echo 1 >{ROOT}/poduid-mine/app/cgroup.kill",
         ),
+        "a kubelet allocates CPUs, too": Mishap(
+            f"{KEEP}; {KUBELET}; sed -i 's|^nriSocket: .*|nriSocket: /run/nri.sock|' {CONFIG}; systemctl restart nodeagent",
+            ("service",),
+            f"systemctl stop kubelet; rm -r /var/lib/kubelet; {RESTORE}; systemctl restart nodeagent",
+            shows="must be none where nodeagent places containers",
+        ),
         "freezes a pod": Mishap(f"echo 1 >{PINNED}/cgroup.freeze"),
         "takes a controller away": Mishap(f"echo -memory >{PINNED}/../cgroup.subtree_control"),
         "takes CPUs of all pods": Mishap(
@@ -262,6 +291,8 @@ def play(node: Node, mishap: Mishap) -> None:
         node.guest.reboot()
     if mishap.named:
         wait_named(node, mishap.named, in_metrics=mishap.in_metrics)
+    if mishap.shows:
+        assert mishap.shows in " ".join(node.run("nodeagent inspect", check=False).stdout.split())
     node.run(mishap.mends)
     wait_named(node, ())
     cpus, pid = before.split()
