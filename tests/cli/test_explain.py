@@ -184,6 +184,19 @@ def test_sets_that_lose_alike_are_one_line(run: RunCommand) -> None:
     assert "cpu would be on 0-1 and 27 more sets; memory would be on 0 and 7 more sets" in said
 
 
+def test_no_heading_of_the_candidates_is_broken_at_80_columns(run: RunCommand) -> None:
+    Path("config.yaml").write_text(WITH_MEMORY + RESTRICTED)
+    amounts = {"cpu": "20", "memory": "12Gi", "hugepages-1Gi": "3Gi", "hugepages-2Mi": "4Mi"}
+    pods = manifest("p.yaml", pod("web", {"name": "app", "command": ["x"], "resources": {"limits": amounts}}))
+    machine = "4n.4c.2t,memory=8Gi,hugepages-1Gi=1Gi,hugepages-2Mi=64Mi"
+    lines = run("explain", "-f", pods, "--topology", machine, "--config", "config.yaml")[1].splitlines()
+    (heading,) = [line for line in lines if line.split()[:2] == ["NUMA", "cpu"]]
+    assert heading.split() == ["NUMA", "cpu", "hugepages-1Gi", "hugepages-2Mi", "memory"]
+    verdicts = [line for line in lines[lines.index(heading) :] if "loses: " in line or "best, " in line]
+    assert len(verdicts) > 1
+    assert all(line.startswith(" " * 7) and "  " not in line.strip() for line in verdicts), "each has a line of its own"
+
+
 def test_a_manifest_that_is_wrong_is_named_with_its_line(run: RunCommand) -> None:
     Path("p.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{nme: app}]}\n")
     status, out, err = run("explain", "-f", "p.yaml", "--topology", MACHINE, "--config", "config.yaml")

@@ -9,7 +9,7 @@ from typing import Any
 from nodeagent.core.explain.pods_to_end import MOST_ALIKE
 from nodeagent.views.explain.lacking import FEW_SETS, format_node_sets
 from nodeagent.views.holdings.claims import format_claim
-from nodeagent.views.wording.columns import break_text, format_table
+from nodeagent.views.wording.columns import break_text, format_rows, format_table
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import format_known_amount
 from nodeagent.views.wording.words import format_bytes, format_count
@@ -32,6 +32,8 @@ _ANSWERS = {
     "Score": "scores {cpus} with {score}",
 }
 """Texts for the answers of a CPU plugin, by extension point."""
+_VERDICT_WIDTH = 24
+"""Least width in characters for the verdicts beside the opinions."""
 _VERDICTS = {
     "wins": "wins",
     "several nodes": "loses: more than a single NUMA node",
@@ -267,7 +269,7 @@ def _format_step(number: int, step: Document, config: Document, width: int, node
     if step["step"] == "merge":
         yield from _format_answers(step, inner, width)
     if rows:
-        yield from (f"{inner}{line}" for line in format_table(rows, width - len(inner)))
+        yield from (f"{inner}{line}" for line in _format_candidates(rows, width - len(inner)))
         if any(len(nodes) > FEW_SETS for nodes in _group_equal_sets(step).values()):
             yield f"{inner}(-o json lists every set)"
         if step["silent"]:
@@ -322,6 +324,17 @@ def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))
         alike.setdefault(cells, []).append(candidate["nodes"])
     return alike
+
+
+def _format_candidates(rows: list[list[str]], width: int) -> Iterator[str]:
+    """Format the table of candidates. If the opinions leave too little width for the verdicts, each verdict is below its row."""
+    opinions = [row[:-1] for row in rows]
+    if max(map(len, format_table(opinions, None))) + _VERDICT_WIDTH <= width:
+        yield from format_table(rows, width)
+        return
+    for row, lines in zip(rows, format_rows(opinions, width), strict=True):
+        yield from lines
+        yield from break_text(f"{_INDENT}{row[-1]}", width) if row[-1] else ()
 
 
 def _format_verdict(candidate: Document, step: Document) -> str:
