@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ from nodeagent.formats.kernel.cgroup_values import format_value
 from nodeagent.formats.kernel.sysfs import topology_of
 from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.syntax.bind_address import UnixAddress
+from nodeagent.formats.wire.launcher_protocol import Running
 from tests.cli.test_selected_node import MACHINE
 from tests.support import json_schema
 from tests.support.inspected_nodes import World, changed, ended, running
@@ -628,6 +630,20 @@ def test_without_a_daemon_cpus_that_are_withheld_count_as_offline(host, run, mon
     shown = json.loads(out)
     assert shown["differences"] == []
     assert f"{host.cgroups} withholds CPUs {gone} from the pods" in out
+
+
+def test_without_a_daemon_a_start_that_was_not_saved_is_the_launchers(host, run, monkeypatch):
+    of = host.world.state.entry("uid-web")
+    status = of.containers[0]
+    assert status.is_started
+    host.world.state = host.world.state.with_entry(of.with_status(replace(status, started_at_ms=None)))
+    host.save()
+    found = Running(run_id(of, status), os.getpid(), 1, "boot", None, 5_000)
+    launcher = SimpleNamespace(list=lambda: (found,), hello=lambda: SimpleNamespace(cgroup=str(host.cgroups)))
+    monkeypatch.setattr(saved_node, "LauncherClient", lambda _path: launcher)
+    _, out, _ = run("inspect", "web", "-o", "json", *host.options)
+    (state, *_) = [container["state"] for container in json.loads(out)["pods"][0]["containers"]]
+    assert (state["name"], state["startedAtMs"]) == ("Running", 5_000)
 
 
 def test_without_a_daemon_and_cgroups_nothing_is_compared(host, run):
