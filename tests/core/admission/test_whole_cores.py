@@ -51,6 +51,27 @@ def test_no_core_has_two_owners_if_one_of_them_sets_it(
             assert not (is_quiet and own & core and (others or not core <= own)), (own, core, others)
 
 
+def test_another_setting_for_a_core_is_refused_with_the_reason_until_its_owner_has_ended() -> None:
+    """Two cores have owners, of one more a thread is reserved: two pods want the last core, together or its threads one by one."""
+    of = node(SMALL).managers
+    first = admit(of, initial(of), pod("first", app(cpu="4"), quiet=OF_CORES))
+    assert isinstance(first, Admitted)
+    other = QuietRequest("", QuietSettings(governor="powersave"))
+    owner, second = (pod(name, app(cpu="2"), quiet=quiet) for name, quiet in (("owner", OF_CORES), ("second", other)))
+    owned = admit(of, first.promises, owner)
+    assert isinstance(owned, Admitted)
+    assert cpus_of(owned, owner) in SMALL.cores.values()
+    thread = pod("thread", app(cpu="1"), quiet=other)
+    for refused, promises in ((second, owned.promises), (thread, owned.promises), (thread, first.promises)):
+        decision = admit(of, promises, refused)
+        assert isinstance(decision, Rejected)
+        assert decision.reason == Reason.SMT_ALIGNMENT.value
+        assert decision.message.endswith("(settings of cores need whole cores)")
+    later = admit(of, first.promises, second)
+    assert isinstance(later, Admitted)
+    assert cpus_of(later, second) == cpus_of(owned, owner)
+
+
 def test_half_a_core_is_refused_with_the_reason() -> None:
     of = node(SMALL).managers
     decision = admit(of, initial(of), pod("half", app(cpu="3"), quiet=OF_CORES))
