@@ -84,7 +84,8 @@ def client(clock: Clock) -> Iterator[Row]:
 
 
 def observer(clock: Clock) -> Iterator[Row]:
-    """What the process takes that observes a run for its report, from the first to the last instruction of the command.
+    """The processor time of the process that observes a run for its report, from the first to the last instruction of the command. It
+    observes as often as in 10 s, without the pauses in between, and doesn't count tasks.
 
     It runs on other CPUs than the job's. Even on the same CPU, it could slow the run by no more than this: 50 ms are 0.5 %.
     """
@@ -93,7 +94,12 @@ def observer(clock: Clock) -> Iterator[Row]:
     passed = PassedTime()
     runs = ReportedRuns({"environment": {}}, location, lambda _: lambda: nobody, clock=lambda: passed.ns)
     taken = clock.time_runs(partial(observed_run_ms, runs, passed), 7)
-    yield timed("client", "`--report FILE`: observing a run of 10 s (0.5 % of it are 50 ms)", taken, 50)
+    yield timed(
+        "client",
+        "`--report FILE`: all observations of a run of 10 s, without the pauses and without a count of tasks (0.5 % of it are 50 ms)",
+        taken,
+        50,
+    )
 
 
 @dataclass

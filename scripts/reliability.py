@@ -42,7 +42,8 @@ ROWS = (
     Row("wrong manifests", "thousands of files that are invalid, share a name, or are more pods than fit; each file gets one answer", "tests/daemon/test_load.py --host-soak"),
     Row("disturbed runs", "a job's run is disturbed by a process, a busy sibling, interrupts that another program causes, quotas, remote memory or too little memory; its certificate names this disturbance first", "integration/test_certificate_runs.py --long"),
     Row("stolen time", "a busy hypervisor takes time from a job's run; its certificate names this first, and in calm runs before not at all", "integration/test_steal.py --long"),
-    Row("undisturbed runs", "nothing disturbs a job's run, and its certificate is clean", "integration/test_certificate_runs.py --long"),
+    Row("undisturbed runs", "nothing disturbs a job's run while the host is kept off exclusive CPUs (`hostIsolation: partition`, `interruptIsolation: affinity`), and its certificate is clean", "integration/test_certificate_runs.py --long"),
+    Row("a day of engineers", "three engineers share a machine for a day, with jobs that wait, a disturbed run and a clean one, a reservation and a power cut, on Debian 12 and 13", "integration/test_engineers_day.py --long"),
 )  # fmt: skip
 
 
