@@ -122,7 +122,7 @@ def test_a_refused_job_says_why(node: Node) -> None:
 
 
 def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Node) -> None:
-    """A restart of the agent keeps the places, and Ctrl-C gives a place up."""
+    """A restart of the agent keeps the places. Ctrl-C gives a place up, and so does a closed terminal."""
     holder = start(node, "nodeagent job --cpus 8 --memory 64Mi --name holder -- sh -c 'echo up; exec sleep 1004'")
     said(node, holder, b"up")
     waits = "nodeagent job --cpus 12 --memory 64Mi --wait=30m"
@@ -134,6 +134,11 @@ def test_a_job_waits_for_room_in_its_place_and_leaves_with_its_process(node: Nod
         node, "nodeagent job --cpus 1 --memory 64Mi --wait --name third -- sh -c 'echo third; exec sleep 1007'"
     )
     node.wait(there("third"), "the third one to wait")
+    terminal = "tmux -L closed -f /dev/null"
+    node.run(f"{terminal} new-session -d '{waits} --name fourth -- sleep infinity'")
+    node.wait(there("fourth"), "the one in another terminal to wait")
+    node.run(f"{terminal} kill-server")
+    node.wait(lambda state: "fourth" not in names(state), "the one whose terminal is closed to leave")
     huge = node.run("nodeagent job --cpus 64 --memory 64Mi --wait -- true", check=False)
     assert (huge.returncode, "OutOfcpu" in huge.stderr) == (125, True)
     late = node.run("nodeagent job --cpus 12 --memory 64Mi --wait=1s -- true", check=False)
