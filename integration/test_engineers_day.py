@@ -13,11 +13,11 @@ from integration.guest.guest import Guest
 from integration.guest.session import Request
 from integration.isolation import configuration
 from integration.node import CONFIG, READY, WAIT_SECONDS, Document, Node
-from integration.test_job import ended, gone, said, there
+from integration.test_job import LATENCIES, ended, gone, said, there
+from tests.support.figures import keep
 
 ENGINEERS = ("anna", "ben", "carla")
 LOOP = "bash -c 'until [ $SECONDS -ge 3 ]; do :; done'"
-LATENCIES = "cat /sys/devices/system/cpu/cpu*/power/pm_qos_resume_latency_us | sort | uniq -c"
 EVENING = "$(date -d '8 hours' +%Y-%m-%dT%H:00)"
 
 
@@ -26,10 +26,12 @@ class Engineer:
 
     def __init__(self, node: Node, name: str) -> None:
         self._node, self.name = node, name
+        self.commands = 0
 
     def starts(self, command: str) -> Request:
         """Type a command that takes a while."""
         print(f"\n[{self.name}] $ {command}")
+        self.commands += 1
         login = ["setpriv", "--reuid", self.name, "--regid", self.name, "--init-groups", "--reset-env"]
         argv = [*login, "bash", "-c", f"exec {command}"]
         return self._node.guest.start(argv, cwd=f"/home/{self.name}", terminal=(40, 100, "dumb"))
@@ -131,6 +133,8 @@ def test_a_day_of_three_engineers_with_a_power_cut(node: Node) -> None:
     spend_the_evening(node, anna, ben)
     assert "nightly" not in carla.types("nodeagent queue")
     node.wait(gone, "the last job to be gone")
+    commands = sum(one.commands for one in (anna, ben, carla))
+    keep("a day of engineers", f"Debian {node.guest.image.release.number}", commands=commands, power_cuts=1)
 
 
 def spend_the_evening(node: Node, anna: Engineer, ben: Engineer) -> None:
