@@ -1,4 +1,6 @@
-"""`make uninstall` that dies at any of its steps: the next one finishes, and the host is as it was before nodeagent."""
+"""`make uninstall` while a quiet job and pods run, and dying at any of its steps: the next one finishes, and the host is as it was before
+nodeagent.
+"""
 
 import pytest
 
@@ -6,6 +8,7 @@ from integration.guest.guest import Guest
 from integration.installed import traces
 from integration.isolation import isolate, listed, wait_as
 from integration.node import Node, container, pod
+from integration.test_job import LATENCIES, ended, said, start
 from integration.test_pinned_units import unit
 
 UNINSTALL = "make --directory=/usr/src/nodeagent uninstall PURGE=1 STOP_PODS=1"
@@ -26,11 +29,14 @@ def test_whatever_step_an_uninstallation_dies_at_the_next_one_finishes(two_socke
     node = Node(two_sockets)
     unit(node, "db.service", "AllowedCPUs=0-7")
     node.run("systemctl start db")
-    host = listed(node)
+    host, latencies = listed(node), node.run(LATENCIES).stdout
     isolate(node)
     node.run("nodeagent pin db --cpus 2 --memory 64Mi --wait")
     node.apply(pod("one", container("app", ["sleep", "infinity"], cpu="2")))
     node.wait_running("one")
+    job = start(node, "nodeagent job --cpus 2 --memory 64Mi --quiet -- sh -c 'echo up; exec sleep infinity'")
+    said(node, job, b"up")
+    assert node.run(LATENCIES).stdout != latencies
     node.guest.put("/opt/dying/systemctl", DYING, 0o755)
 
     node.run(f"timeout -s KILL 1 {UNINSTALL}", check=False)
@@ -45,3 +51,5 @@ def test_whatever_step_an_uninstallation_dies_at_the_next_one_finishes(two_socke
     node.run("rm -r /opt/dying /tmp/calls")
     assert traces(node) == []
     wait_as(node, host)
+    assert node.run(LATENCIES).stdout == latencies
+    assert ended(node, job) != 0
