@@ -186,7 +186,7 @@ def test_what_is_not_there_is_named_with_the_next_step(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     status, out, err = run(command, *FAILING[command])
     asked_of_the_agent = dict.fromkeys(
-        ("interference", "probe", "cpus", "retry", "queue", "reserve", "config reload"), EXIT_AWAY
+        ("interference", "probe", "cpus", "retry", "queue", "reserve", "config reload", "delete", "unpin"), EXIT_AWAY
     )
     assert (status, out) == ((asked_of_the_agent | {"exec": 125, "job": 125}).get(command, 1), "")
     assert NOWHERE in err

@@ -84,7 +84,7 @@ def test_a_manifest_of_a_pod_that_is_there_takes_its_place(live: Host, run: RunC
     Path(new_pod).write_text(Path(new_pod).read_text().replace("name: new", "name: web"))
     status, out, err = run("explain", "-f", new_pod, *socket_of(live))
     assert (status, err) == (0, "")
-    assert "A pod of this name exists already: it is assumed to have ended" in out
+    assert "A pod of this name exists already. The decision assumes that this pod has ended" in " ".join(out.split())
 
 
 def test_pods_of_the_node_that_are_replaced_are_reported(live: Host, run: RunCommand, new_pod: str) -> None:

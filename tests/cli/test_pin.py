@@ -234,7 +234,7 @@ def test_a_class_of_cores_is_required_of_its_pod(node: Node) -> None:
     status, out, _ = node("pin", "db", *AMOUNTS, "--core-class", "performance")
     assert status == 4
     assert (
-        "CoreClassUnavailable: it requires performance cores, and all cores of this machine are of one kind"
+        "CoreClassUnavailable: it requires performance cores, but all cores of this machine are of one kind"
         in " ".join(out.split())
     )
     assert node("pin", "--force", "db", *AMOUNTS, "--core-class", "performance")[0] == 0

@@ -108,7 +108,7 @@ def test_a_unit_is_resized_and_where_that_can_not_be_it_moves(pinned: Node) -> N
         assert f"Resized while they run\n  default/db: unit: CPUs {has}" in asked(pinned, "simulate", db(cpu))[1]
     status, out = asked(pinned, "explain", db("500m"))
     assert status == 0
-    assert "it is assumed to have ended, as after a change of its manifest" in " ".join(out.split())
+    assert "The decision assumes that this pod has ended, as after a change of its manifest" in " ".join(out.split())
     _, out = asked(pinned, "simulate", db("500m"))
     assert "Resized" not in out
     assert "default/db  unit       shared" in out
@@ -139,7 +139,7 @@ def test_another_change_is_decided_as_another_pod(running: Node) -> None:
     changed = web("4")
     changed["spec"]["containers"][0]["command"] = ["sleep", "1"]
     _, out = asked(running, "explain", changed)
-    assert "it is assumed to have ended, as after a change of its manifest" in " ".join(out.split())
+    assert "The decision assumes that this pod has ended, as after a change of its manifest" in " ".join(out.split())
     assert "resized" not in out
 
 

@@ -933,7 +933,7 @@ def test_a_class_of_cores_is_part_of_the_request(served: Daemon) -> None:
     answer = answered(served, lambda: call(socket, "job", name="fast", amounts=amounts, coreClass="performance"))
     assert answer["refused"] == {
         "reason": "CoreClassUnavailable",
-        "message": "it requires performance cores, and all cores of this machine are of one kind",
+        "message": "it requires performance cores, but all cores of this machine are of one kind",
     }
     assert asked(served)["coreClass"] is None
 

@@ -456,7 +456,9 @@ def test_users_reserve_within_their_bounds_and_use_their_own(daemon: Daemon, mon
     ):
         as_user(daemon, "reserve", name="b", **asked)
     assert as_user(daemon, "reserve", name="b", **(asked | {"amounts": {"cpu": "1"}}))["reservation"]
-    with pytest.raises(ReservationError, match=r"your reservation number 3; your limit is 2 \(jobs\.maxReservations\)"):
+    with pytest.raises(
+        ReservationError, match=r"you would have 3 reservations; your limit is 2 \(jobs\.maxReservations\)"
+    ):
         as_user(daemon, "reserve", name="c", **(asked | {"amounts": {"cpu": "1"}}))
     with pytest.raises(ReservationError, match="only root may reserve for another user"):
         as_user(daemon, "reserve", name="c", user=os.getuid() + 1, **asked)

@@ -85,8 +85,8 @@ def test_a_change_that_is_refused_is_shown_counted_and_reported_once(daemon: Dae
     short = "Node didn't have enough resource: cpu, requested: 400000, used: 0, capacity: 8000"
     (problem,) = daemon.agent.view.problems
     assert problem == (
-        f"manifest a.yaml: the change is refused, and pod default/a keeps running as it was: OutOfcpu: {short} "
-        "(undo the change, or make room and: nodeagent retry default/a)"
+        f"manifest a.yaml: the change is refused, and pod default/a keeps running unchanged: OutOfcpu: {short} "
+        "(undo the change, or make room, then: nodeagent retry default/a)"
     )
     assert daemon.agent.view.is_ready
     (line,) = events(daemon, "change_refused")

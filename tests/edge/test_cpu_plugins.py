@@ -187,7 +187,7 @@ def raising(err: BaseException) -> object:
         (lambda: OwnText("a"), "it answers with OwnText"),
         (lambda: {0: Forged()}, "its answer is not a map of CPUs to whole numbers"),
         (lambda: {True: 1}, "its answer is not a map of CPUs to whole numbers"),
-        (lambda: dict.fromkeys(range(9000), 1), "it answers about 9000 CPUs, and no machine has as many"),
+        (lambda: dict.fromkeys(range(9000), 1), "it answers about 9000 CPUs, but no machine has so many"),
         (lambda: CpuSet(Forged()), "its answer is not a set of CPUs"),
         (lambda: raising(SpeechlessError()), "it raises SpeechlessError"),
         (lambda: raising(Hostile_error()), f"it raises {'E' * 200}"),

@@ -20,9 +20,9 @@ examples:
   nodeagent apply web.yaml -o json | jq '.pods[].containers'
 
 Needs root. Validates the manifests, and tries the decisions on a copy of the node's state, where installed manifests without a decision
-come first. Then writes each file to the manifest directory, completely or not at all. A changed pod stays in the file that has it,
-whatever the file's name. It restarts, or is resized while it runs if only its cpu or memory changes. If one pod of several manifests would
-be refused, none of them is installed.
+come first. Then writes each file to the manifest directory, completely or not at all. A changed pod stays in the installed file that
+contains it, whatever the name of the given file. It restarts, or is resized while it runs if only its cpu or memory changes. If one pod
+of several manifests would be refused, none of them is installed.
 next: nodeagent inspect POD shows its CPUs, nodeagent delete FILE ends it; nodeagent diff FILE only shows what would change"""
 
 

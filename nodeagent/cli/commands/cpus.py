@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     for option, field, what in (
         ("--exclusive", _EXCLUSIVE, "only the CPUs on which no other container runs"),
-        ("--shared", _SHARED, "only its shared CPUs"),
+        ("--shared", _SHARED, "only the container's shared CPUs"),
         ("--mems", _MEMS, "the container's memory nodes instead of its CPUs"),
     ):
         which.add_argument(option, dest="which", action="store_const", const=field, default=_CPUS, help=what)

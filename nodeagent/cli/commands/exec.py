@@ -38,7 +38,8 @@ examples:
   nodeagent exec default/web app -- sh
 
 Needs root. The command has your environment and working directory, the container's CPUs, memory nodes and limits, and no
-namespaces of its own. Your own affinity does not apply: narrow it inside, with taskset.
+namespaces of its own. Your own CPU affinity does not apply to the command: run taskset in the container to use
+fewer CPUs.
 next: nodeagent inspect POD shows the container's CPUs and state"""
     parser.set_defaults(parser=parser)
 

@@ -32,7 +32,7 @@ from nodeagent.views.explain.text import render_explanation
 from nodeagent.views.wording.refusal_advice import describe_retries
 from nodeagent.views.wording.runtime_pods import find_known_amounts
 
-_REPLACED = "A pod of this name exists already: it is assumed to have ended, as after a change of its manifest."
+_REPLACED = "A pod of this name exists already. The decision assumes that this pod has ended, as after a change of its manifest."
 
 
 class ExplainError(NodeAgentError):

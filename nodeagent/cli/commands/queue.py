@@ -23,9 +23,9 @@ examples:
   nodeagent queue
   nodeagent queue -o json | jq '.jobs[] | select(.state == "waiting") | .startsByMs'
 
-The start of a waiting job is the latest one: every job before it takes all of its time (`job --max-time`), and so does each reservation.
-It is unknown if the job needs CPUs or memory of a job without a time limit, or of a pod that isn't a job. All users who may run jobs
-may list them.
+The shown start of a waiting job is the latest possible start: it assumes that every job before it takes all of its time (`job
+--max-time`), and each reservation its whole length. The start is unknown if the job needs CPUs or memory of a job without a time limit,
+or of a pod that isn't a job. All users who may run jobs may list them.
 next: nodeagent job --wait adds a job, nodeagent release jobs/NAME ends one, nodeagent reserve keeps room free, nodeagent inspect shows
 which pods have which CPUs"""
 

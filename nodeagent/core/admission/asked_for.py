@@ -74,7 +74,7 @@ def _refuse_missing_cores(machine: Topology, pod: PodDemand, *, has_own: bool) -
         return None
     wanted = f"it requires {name} cores"
     if not classes:
-        return Refusal(Reason.CORE_CLASS, f"{wanted}, and all cores of this machine are of one kind")
+        return Refusal(Reason.CORE_CLASS, f"{wanted}, but all cores of this machine are of one kind")
     if name not in classes:
         names = ", ".join(classes)
         return Refusal(Reason.CORE_CLASS, f"{wanted}, but this machine has only {names} cores")

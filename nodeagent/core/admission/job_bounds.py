@@ -24,9 +24,7 @@ def find_exceeded_bound(
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
-        return (
-            f"it would be your job number {len(pods)} at a time; your limit is {bounds.max_per_user} (jobs.maxPerUser)"
-        )
+        return f"you would have {len(pods)} jobs at a time; your limit is {bounds.max_per_user} (jobs.maxPerUser)"
     return _find_exceeded_amount(bounds, pods, "jobs", reserved)
 
 
@@ -36,7 +34,9 @@ def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new:
     """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:
-        return f"it would be your reservation number {len(pods)}; your limit is {bounds.max_reservations} (jobs.maxReservations)"
+        return (
+            f"you would have {len(pods)} reservations; your limit is {bounds.max_reservations} (jobs.maxReservations)"
+        )
     return _find_exceeded_amount(bounds, pods, "reservations", _NONE)
 
 

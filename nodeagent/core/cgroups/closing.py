@@ -21,7 +21,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 class Why(enum.StrEnum):
     """Reason, in words for users, why a container's CPUs are in a certain kind of partition or in none."""
 
-    BALANCED = "the kernel balances the load within"
+    BALANCED = "the kernel balances the load among these CPUs"
     ASKED_FOR = "the pod asks for it, because it places its threads itself"
     ISOLATED_AT_BOOT = "these CPUs are isolated at boot (isolcpus), where the kernel allows no other kind"
     MIXED = "the container also uses the shared pool, which a partition would take from it"
@@ -32,7 +32,10 @@ class Why(enum.StrEnum):
     IMPOSSIBLE = "this kernel has no partitions below other cgroups (6.7 and later have)"
     UNIT = "it is a systemd unit, and only systemd writes its cgroup"
     RUNTIME = "a container runtime owns its cgroup, and no cgroup above passes exclusive CPUs down to it"
-    REUSED = "an init container has the same CPUs and others of the pod share, so no partition can hold just these"
+    REUSED = (
+        "an init container has the same CPUs, so the container can't be a partition, and other containers use the shared pool, so the "
+        "pod can't be one"
+    )
 
 
 class Closing(Struct, frozen=True):

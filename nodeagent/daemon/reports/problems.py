@@ -44,7 +44,7 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
         for refused in state.runtime.refused_of(entry.pod.uid):
             name = entry.pod.full_name
             by_itself = for_room and refused.is_for_room
-            room = "make room: it is then decided again" if by_itself else f"make room, and: nodeagent retry {name}"
+            room = "make room: it is then decided again" if by_itself else f"make room, then: nodeagent retry {name}"
             hint = "undo the resize, or create the pod again" if refused.is_of_update else room
             yield f"pod {name}, container {printable(refused.key.name[:63])} is refused: {refused.reason} ({hint})"
 
@@ -66,12 +66,12 @@ def describe_refused_change(entry: PodEntry) -> str | None:
         return None
     if refusal.reason == RESIZE_DEFERRED:
         return (
-            f"pod {name} waits for its changed amounts, and keeps running as it was: {refusal.message} "
+            f"pod {name} waits for its changed amounts, and keeps running unchanged: {refusal.message} "
             "(end a pod that holds them, or undo the change)"
         )
     return (
-        f"the change is refused, and pod {name} keeps running as it was: {refusal.reason}: {refusal.message} "
-        f"(undo the change, or make room and: nodeagent retry {name})"
+        f"the change is refused, and pod {name} keeps running unchanged: {refusal.reason}: {refusal.message} "
+        f"(undo the change, or make room, then: nodeagent retry {name})"
     )
 
 

@@ -156,7 +156,7 @@ def _copy_answer(answer: object) -> _Result:
     if type(answer) is dict:
         copy = answer.copy()
         if len(copy) > MOST_CPUS:
-            return _Failure(f"it answers about {len(copy)} CPUs, and no machine has as many")
+            return _Failure(f"it answers about {len(copy)} CPUs, but no machine has so many")
         if all(type(cpu) is int and type(score) is int for cpu, score in copy.items()):
             return copy
         return _Failure("its answer is not a map of CPUs to whole numbers")

@@ -66,7 +66,8 @@ _OK, _NOTE, _WARNING = Level.OK, Level.NOTE, Level.WARNING
 _RULES = (
     _Rule(
         "thp", THP, lambda text: _chosen(text) == "always",
-        "transparent huge pages are {}: the kernel compacts memory during an allocation, whose time then differs from run to run",
+        "transparent huge pages are {}: the kernel compacts memory during an allocation, so the time of an allocation differs from run "
+        "to run",
         "transparent huge pages are {}: only programs that ask for them get them", (_NOTE, _WARNING), _WRITE, "madvise", _chosen,
     ),
     _Rule(
@@ -101,7 +102,7 @@ _RULES = (
     ),
     _Rule(
         "nmi-watchdog", NMI_WATCHDOG, lambda text: text == "1",
-        "the watchdog interrupts every CPU every few seconds, and uses one of its performance counters",
+        "the watchdog interrupts every CPU every few seconds, and uses one performance counter of each CPU",
         "the watchdog is off", (_OK, _WARNING), "sudo sysctl -w kernel.nmi_watchdog=0", "0",
     ),
     _Rule(

@@ -217,7 +217,7 @@ def test_what_is_nowhere_is_refused_whatever_the_policy() -> None:
             found = refused(node, pod("new", sharing, core_class="efficiency"))
             assert (found.reason, found.message) == (Reason.CORE_CLASS, shares)
         alike = refused(managers(topology_manager_policy=policy), pod("new", app(cpu="2"), core_class="performance"))
-        assert alike.message == "it requires performance cores, and all cores of this machine are of one kind"
+        assert alike.message == "it requires performance cores, but all cores of this machine are of one kind"
         gone = refused(
             managers(slow, reserved="8", topology_manager_policy=policy),
             pod("new", app(cpu="2"), core_class="performance"),

@@ -27,7 +27,7 @@ SMALL = pod("small", cgroup_only("main", cpu="1500m", memory="256Mi"))
             "769Mi",
             "your jobs would have 1025Mi of memory and huge pages together; your limit is 1Gi (jobs.maxMemory)",
         ),
-        (FOUR, 2, "1m", "1", "it would be your job number 3 at a time; your limit is 2 (jobs.maxPerUser)"),
+        (FOUR, 2, "1m", "1", "you would have 3 jobs at a time; your limit is 2 (jobs.maxPerUser)"),
         (JobBounds("runners"), 9, "1000", "100Ti", None),
         (JobBounds("runners"), 10, "1", "1", "your limit is 10 (jobs.maxPerUser)"),
     ],

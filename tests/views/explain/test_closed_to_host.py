@@ -55,8 +55,8 @@ def test_by_what_and_why_is_said(of: Pod, said: str) -> None:
 @pytest.mark.parametrize(
     ("has_partitions", "means", "assumed", "said"),
     [
-        (None, "partition", True, "balances the load within (before kernel 6.7: by systemd's AllowedCPUs)"),
-        (True, "partition", False, "kind root): the kernel balances the load within"),
+        (None, "partition", True, "balances the load among these CPUs (before kernel 6.7: by systemd's AllowedCPUs)"),
+        (True, "partition", False, "kind root): the kernel balances the load among these CPUs"),
         (False, "systemd", False, "by systemd (AllowedCPUs), not by a partition: this kernel has no partitions below other cgroups"),
     ],
 )  # fmt: skip

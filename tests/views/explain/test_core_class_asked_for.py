@@ -59,7 +59,7 @@ def test_what_is_said(cpu: str, asked: dict[str, Any], placement: dict[str, Any]
 
 def test_where_there_are_no_classes_this_is_said() -> None:
     text = explained(pod("new", app(cpu="2"), core_class="performance"), MACHINE_A)
-    assert "it requires performance cores, and all cores of this machine are of one kind" in text
+    assert "it requires performance cores, but all cores of this machine are of one kind" in text
     assert "What is missing see the message" in text
     assert "* let it prefer performance cores instead of requiring them" in text
     plain = explained(pod("new", app(cpu="2"), preferred_core_class="performance"), MACHINE_A)

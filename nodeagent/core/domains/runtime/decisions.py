@@ -201,7 +201,7 @@ def _decide_container(draft: Draft, decide: Decide, node: Node) -> tuple[Draft, 
         )
         return _refuse(draft, case, POD_NOT_KNOWN, message)
     if before is None and (other := state.entry(decide.key.pod_uid)) is not None:
-        return _refuse(draft, case, UID_TAKEN, f"pod {other.pod.full_name} has its UID")
+        return _refuse(draft, case, UID_TAKEN, f"pod {other.pod.full_name} already has the UID of this pod")
     return _admit(draft, case)
 
 

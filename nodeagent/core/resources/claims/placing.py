@@ -85,7 +85,7 @@ def ways_to_place(
         placing = _Placing(cpus, memory, machine, promises, pod, demand, cards, devices)
         yield from placing.ways(_list_open_requests(promises, pod))
     except (_MisfitError, NoWayError, SelectorError) as err:
-        unknown = f" (which cards there are is not known: {cards.problem})" if cards.problem else ""
+        unknown = f" (the machine's cards are unknown: {cards.problem})" if cards.problem else ""
         where = "" if demand.numa_node is None else f" (only on NUMA node {demand.numa_node}, which it requires)"
         yield Refusal(Reason.CLAIM, f"{err}{where}{unknown}")
 

@@ -67,7 +67,7 @@ def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
 
 
 def _make_syntax_error(file: Path, reason: str) -> CgroupError:
-    hint = "this is no text of the kernel: see `findmnt -t cgroup2`, and cgroupRoot in the configuration"
+    hint = "the kernel doesn't write such a text: is cgroupRoot in the configuration on a cgroup file system? see `findmnt -t cgroup2`"
     return CgroupError(f"cannot parse {file}: {reason}", path=str(file), error=None, hint=hint)
 
 
