@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ResourceKind(Struct, frozen=True):
-    """A kind of resource: the function that builds its manager, and functions and names for its display."""
+    """Entry of the resource table: how to build the resource's manager, and how to check, describe and count the resource."""
 
     name: str
     holdings: type[Holdings]

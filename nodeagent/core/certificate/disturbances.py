@@ -15,7 +15,7 @@ MICROSECONDS, BYTES, TIMES, KILOHERTZ = "microseconds", "bytes", "times", "kiloh
 
 
 class MeasuredRate(Struct, frozen=True):
-    """Measured quantity of one kind during a run."""
+    """Measured quantity of one kind of disturbance, such as the time of other tasks on a run's CPUs."""
 
     rate: int
     """Share in thousandths, number per second and CPU, or number of times (see `Threshold.unit`)."""

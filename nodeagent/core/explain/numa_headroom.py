@@ -1,4 +1,4 @@
-"""Free resources of each NUMA node. They show why a pod is refused, and how fragmented the node is."""
+"""Free resources of each NUMA node, which show why a pod is refused and how fragmented the node is."""
 
 from collections.abc import Iterable
 from typing import TypeVar

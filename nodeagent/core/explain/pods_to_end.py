@@ -111,7 +111,7 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return numbers for comparing pods: the request for the missing resource, then the holding of each resource."""
+    """Return the sort key of a pod: its request for the missing resource, then its holding of each resource."""
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []

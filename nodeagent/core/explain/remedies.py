@@ -76,7 +76,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
 
 
 def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Search for an end of the pods that pin the same systemd units. No other change can help."""
+    """Try to end the pods that pin the same systemd units as the refused pod. No other change can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if what_if.unit_keys(other) & what_if.unit_keys(pod)]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()

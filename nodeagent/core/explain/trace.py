@@ -23,7 +23,7 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Step: the allocation of a resource without an explainer. The resource kind describes the allocation in a text."""
+    """Step that allocates a resource without an explainer. A text from the resource kind (`describe`) describes the allocation."""
 
     container: str | None
     resource: str

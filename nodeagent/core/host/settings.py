@@ -97,7 +97,9 @@ class Change(Struct, Generic[_V], frozen=True):
     """Record of one setting, with its original value and the values that the agent may have given it."""
 
     before: _V
-    """Original value, to be restored. For the thread of an interrupt, an empty set means the interrupt's affinity."""
+    """Value before the agent's first change, which the agent restores in the end. For the thread of an interrupt, an empty set means that
+    the thread had the affinity of its interrupt.
+    """
     ours: tuple[_V, ...]
     """Values that the setting may have because of the agent. After a crash, each of them is possible. The last element is the value that
     the agent found or wrote last.

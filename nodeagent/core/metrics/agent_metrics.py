@@ -309,7 +309,9 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         PROBLEMS: tuple((kind.value,) for kind in ProblemKind),
     }
 )
-"""Label values, in the order of the metric's labels, of the series that exist from the start with the value 0."""
+"""Series that exist with the value 0 from the start, by metric. Each series is given by its label values in the order of the metric's
+labels.
+"""
 
 
 def make_series(spec: MetricSpec, *values: str) -> Series:
@@ -318,7 +320,7 @@ def make_series(spec: MetricSpec, *values: str) -> Series:
 
 
 def list_start_series(kind: str) -> list[Series]:
-    """Return every series of a metric type that exists from the start, with the value 0."""
+    """Return the series that must exist with the value 0 before anything is counted, for the metrics of one type (such as `counter`)."""
     return [
         make_series(spec, *values)
         for spec in METRICS

@@ -75,7 +75,7 @@ class MetricTotals(Struct):
         return self._show(MappingProxyType({**_START_GAUGES, **gauges}))
 
     def renew(self, snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """Return a snapshot of the present totals, with the gauges of an earlier snapshot."""
+        """Return a snapshot of the present totals, with the gauges of the given earlier snapshot."""
         return self._show(snapshot.gauges)
 
     def _show(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:

@@ -54,8 +54,8 @@ def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Record the present room for the unmet requests that aren't due. If the turn released resources after its decisions on unmet requests,
-    the next turn follows at once.
+    """Record the present room as the last seen room of all unmet requests that aren't due. If some requests are due, and the turn released
+    resources after its decisions on unmet requests, let the next turn follow at once.
 
     Args:
         turn: the turn so far.

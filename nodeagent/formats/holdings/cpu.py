@@ -21,7 +21,7 @@ def encode_cpus(held: CpuHoldings) -> Document:
 
 
 def decode_cpus(document: JsonValue) -> CpuHoldings:
-    """Decode the CPUs of a pod."""
+    """Decode the exclusive CPUs that are allocated to a pod and its containers."""
     cpus, whole, first = (document.optional(name) for name in ("cpus", "podCpus", "firstCpus"))
     return CpuHoldings(
         cpus=() if cpus is None else cpus.by_name(JsonValue.cpus),

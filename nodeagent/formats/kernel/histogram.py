@@ -8,7 +8,9 @@ from msgspec import Struct
 _MAX_DIGITS = 20
 """Maximum number of digits of a 64-bit number."""
 _NAME_BYTES = 16
-"""Length of a padded task name (TASK_COMM_LEN). The name ends after this length, because it may contain any characters."""
+"""Length in bytes of a task name in a histogram, padded with blanks (TASK_COMM_LEN). The parser takes exactly this many bytes as the name,
+because a name may contain any characters.
+"""
 _TOTAL = re.compile(rb"Totals:\n    Hits: (\d{1,20})\n    Entries: (\d{1,20})\n    Dropped: (\d{1,20})\n")
 
 

@@ -75,7 +75,7 @@ def read_value(setting: Setting, text: str) -> Value:
     """Parse the content of a setting's file.
 
     Raises:
-        HostFileError: the content isn't what the setting requires, a set of CPUs or a single word.
+        HostFileError: the content is neither a set of CPUs nor a single word, whichever this setting requires.
     """
     if setting.kind in WITH_TEXT:
         word = text.strip()

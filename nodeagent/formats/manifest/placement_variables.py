@@ -1,5 +1,5 @@
-"""Environment variables that tell a container's processes their placement, and the placement file with the same
-content.
+"""Environment variables with the placement of a container, for its processes, and the content of the placement file, which has the same
+lines.
 
 Sets are in the kernel's list format, which `taskset -c`, `numactl` and DPDK's `-l` read too.
 """

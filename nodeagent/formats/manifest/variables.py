@@ -1,5 +1,5 @@
-"""Command, args and environment of a container's process, with Kubernetes' `$(NAME)` references replaced, within
-limits.
+"""Replacement of Kubernetes' `$(NAME)` references in the command, args and environment of a container's process. The size of the result is
+limited.
 
 The rules are kubelet's (k8s.io/kubernetes third_party/forked/golang/expansion). A variable can refer to earlier variables, and command
 and args can refer to all variables. `$$` means `$`, and an unknown reference stays unchanged.

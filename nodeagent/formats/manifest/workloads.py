@@ -38,7 +38,9 @@ class _Owner(Struct, frozen=True):
 
 
 def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
-    """Yield the templates of a document in the document's order."""
+    """Yield the pod templates in a document, in their order in the document. `path` is the document's path, the beginning of the templates'
+    paths.
+    """
     yield from _find_below(root, path, _Owner())
 
 

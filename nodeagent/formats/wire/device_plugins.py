@@ -220,7 +220,7 @@ def container_variables(answers: tuple[tuple[str, bytes], ...], own: Collection[
 
 
 class PluginFile(Struct, frozen=True):
-    """A file in /dev named by a plugin."""
+    """A device file of the node that a plugin's answer makes available in a container."""
 
     path: str
     """Path in the container."""

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 208 * 1024  # largest packet that fits into the kernel's defa
 
 
 class LauncherProtocolError(NodeAgentError):
-    """An answer of the launcher can't be read by this version."""
+    """An answer of the launcher has a form that this version of the agent can't read."""
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -106,7 +106,7 @@ class Exited(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code as in container statuses: 128 + n for signal n. None if unknown."""
+        """Exit code as in container statuses: 128 + n after signal n. None means that the exit code is unknown."""
         match self.end:
             case Returned(code):
                 return code
@@ -131,7 +131,7 @@ class StartFailed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The launcher refuses this request."""
+    """Answer of the launcher to a request that it refuses, with an error code and a text for users."""
 
     code: str
     message: str
@@ -199,7 +199,9 @@ def encode_host(writes: Sequence[tuple[str, str]]) -> bytes:
 
 
 def encode_tell(session: int, ticks: int, line: str) -> bytes:
-    """Encode a request to write a line to the terminal of a session that began before a time in clock ticks."""
+    """Encode a request to write a line to the terminal of a session. `ticks` is a time in clock ticks since boot; a session that began
+    later gets no line, because its ID was reused.
+    """
     return _encode("tell", {"session": session, "ticks": ticks, "line": line})
 
 
@@ -278,7 +280,7 @@ def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
 
 
 def decode_tell(packet: bytes) -> bool | Refused:
-    """Decode whether the terminal has taken the line."""
+    """Decode whether the launcher could write the line to the terminal."""
     return _decode(packet, lambda answer: answer.field("told").flag())
 
 

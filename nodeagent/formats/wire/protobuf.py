@@ -29,7 +29,7 @@ class Kind(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     ENUM = "enum"
-    """Field type of ints. Unknown numbers are kept."""
+    """Type of an enum field, whose value is an int. Numbers that the enum doesn't define are kept."""
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
