@@ -3,7 +3,7 @@ input has changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
-from itertools import compress, count
+from itertools import compress
 from operator import is_, is_not
 from typing import Generic, TypeVar
 
@@ -23,8 +23,9 @@ def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
 def find_replaced(old: Sequence[V], new: Sequence[V]) -> tuple[slice, slice]:
     """Return the part of each sequence that lies between their common beginning and their common end. Items are compared by identity."""
     shorter = min(len(old), len(new))
-    begin = next(compress(count(), map(is_not, old, new)), shorter)
-    end = min(next(compress(count(), map(is_not, reversed(old), reversed(new))), shorter), shorter - begin)
+    begin = shorter if old is new else next(compress(range(shorter), map(is_not, old, new)), shorter)
+    left = shorter - begin
+    end = next(compress(range(left), map(is_not, reversed(old), reversed(new))), left)
     return slice(begin, len(old) - end), slice(begin, len(new) - end)
 
 
