@@ -130,7 +130,7 @@ DAYS: dict[str, dict[str, Mishap]] = {
             f"systemctl disable --quiet nodeagent; {RESTORE}; {RELOAD}",
             reboots=True,
             ends_pods=True,
-            shows="RECOVERED when the agent started",
+            shows="the machine differs from nodeagent_state",
         ),
         "typo, restart and no last valid one": Mishap(
             f"echo 'maxPodz: 3' >>{CONFIG}; rm {STATE}/last_config.yaml; ! systemctl restart nodeagent",
