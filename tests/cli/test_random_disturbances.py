@@ -37,8 +37,8 @@ class RandomRun:
         self.tasks: list[dict[str, Any]] = []
 
     def put_task(self, per_mille: float) -> None:
-        """Let another task take a share of the job's CPU time, once the job leaves it the CPU."""
-        seconds = 2 * self.seconds * per_mille / 1000
+        """Let another task run for a share of the time, or of the CPU time if tasks aren't counted, once the job leaves it a CPU."""
+        seconds = (1 if self.counts_tasks else 2) * self.seconds * per_mille / 1000
         self.tree.used -= min(self.tree.used, seconds)
         if self.counts_tasks:
             self.tasks.append({"name": "stress", "movable": True, "microseconds": round(seconds * 1e6)})

@@ -153,7 +153,7 @@ def stall(tree: RunTree) -> None:
 @pytest.mark.parametrize(
     ("disturb", "name", "said"),
     [
-        (put_task, "other-tasks", "other tasks took 20 % of its CPU time (mostly stress)"),
+        (put_task, "other-tasks", "other tasks ran on its CPUs 40 % of the time (mostly stress)"),
         (use_sibling, "sibling", "the sibling was busy 31 % of the time"),
         (be_remote, "remote-memory", "40 % of its memory was remote"),
         (throttle, "throttling", "a quota kept it off the CPUs 20 % of the time"),
@@ -253,6 +253,17 @@ def test_the_thresholds_of_the_configuration_decide_and_are_those_of_the_compari
     Path(paths[1]).write_text(json.dumps(found))
     assert main(["report", "compare", *paths]) == 0
     assert "no difference in other-tasks, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.11, "disturbed"), (0.1, "clean")])
+def test_a_task_that_takes_one_cpu_is_not_hidden_by_the_others(tree: RunTree, seconds: float, verdict: str) -> None:
+    def run() -> None:
+        tree.run(10)
+        tree.used -= seconds
+        stress = task("stress", round(seconds * 1e6), movable=True)
+        tree.others = OtherTasks([stress], is_complete=True, counted_us=10_000_000)
+
+    assert tree.report(run)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(0.15, "disturbed"), (0.1, "clean")])
@@ -430,7 +441,7 @@ def test_a_run_that_is_not_clean_has_a_status_of_its_own_only_if_it_succeeded(tm
         done = run(socket, *words, f"taskset -c 0 {hog}")
         failed = run(socket, *words, f"taskset -c 0 {hog}; exit 9")
     assert (done.returncode, failed.returncode) == (123, 9)
-    assert "jobs/one: disturbed: other tasks took " in done.stderr
+    assert "jobs/one: disturbed: other tasks ran on its CPUs " in done.stderr
 
 
 def test_a_report_that_is_lost_in_the_end_takes_the_success_from_the_command(tmp_path: Path) -> None:

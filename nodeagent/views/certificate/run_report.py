@@ -128,7 +128,7 @@ def describe_run(seen: RunObservation) -> Document:
     pressure = _describe_pressure(seen, unknown)
     throttled = find_throttled_us(seen.first, seen.last, cpus)
     measured = {
-        "other-tasks": _judge_others(seen.others, others_us, elapsed_us, cpus),
+        "other-tasks": _judge_others(seen.others, others_us, elapsed_us * len(cpus)),
         "sibling": None if sibling_us is None else _judge_siblings(sibling_us, elapsed_us),
         "remote-memory": None
         if memory["remoteBytes"] is None
@@ -226,14 +226,19 @@ def describe_run(seen: RunObservation) -> Document:
     }
 
 
-def _judge_others(others: OtherTasks, others_us: int | None, elapsed_us: int, cpus: CpuSet) -> MeasuredRate | None:
-    """Judge the time of other tasks. If the kernel counted each task, tasks that can't run on other CPUs aren't a disturbance."""
+def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> MeasuredRate | None:
+    """Judge the time of other tasks on all CPUs together.
+
+    If the kernel counted each task, tasks that can't run on other CPUs aren't a disturbance, and the time is a share of the run's duration:
+    many CPUs don't hide a task that takes one of them. Otherwise, the time is a share of the CPU time, as its error grows with the number
+    of CPUs.
+    """
     movable = [one for one in others.tasks or [] if one["movable"]]
     if others.is_complete:
-        others_us, elapsed_us = sum(one["microseconds"] for one in movable), others.counted_us
+        others_us, whole_us = sum(one["microseconds"] for one in movable), others.counted_us
     if others_us is None:
         return None
-    return MeasuredRate(share(others_us, elapsed_us * len(cpus)), others_us, movable[0]["name"] if movable else "")
+    return MeasuredRate(share(others_us, whole_us), others_us, movable[0]["name"] if movable else "")
 
 
 def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredRate:

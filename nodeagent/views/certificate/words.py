@@ -8,7 +8,7 @@ from nodeagent.core.certificate.disturbances import PER_MILLE, PER_SECOND
 Document = Mapping[str, Any]
 
 _SENTENCES = {
-    "other-tasks": "other tasks took {} of its CPU time",
+    "other-tasks": "other tasks ran on its CPUs {} of the time",
     "sibling": "the sibling was busy {} of the time",
     "remote-memory": "{} of its memory was remote",
     "throttling": "a quota kept it off the CPUs {} of the time",
