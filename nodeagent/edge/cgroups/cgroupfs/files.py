@@ -55,7 +55,7 @@ _HINTS = {
 CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """Error numbers of a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
-_LINKS_OF_LEAF = 2
+LINKS_OF_LEAF = 2
 """Link count of a directory without subdirectories, from its name and its entry `.`. Each subdirectory adds a link (`..`)."""
 _SMALL_BYTES = 4096
 """Size in bytes below which the kernel returns a file in one read."""
@@ -105,7 +105,7 @@ class CgroupFiles:
     def list_children(self, path: str) -> list[str]:
         directory = self._locate(path)
         try:
-            if os.stat(directory).st_nlink == _LINKS_OF_LEAF:  # noqa: PTH116 - as above
+            if os.stat(directory).st_nlink == LINKS_OF_LEAF:  # noqa: PTH116 - as above
                 return []
             with os.scandir(directory) as entries:
                 return sorted([e.name for e in entries if e.is_dir(follow_symlinks=False)])

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeagent.core.model.cgroup import Attribute
+from nodeagent.edge.cgroups.cgroupfs.files import LINKS_OF_LEAF
 from nodeagent.errors import NodeAgentError
 
 _EVENTS = "cgroup.events"
@@ -266,6 +267,8 @@ class _Watching:
 
     def _watch_below(self, path: str) -> None:
         try:
+            if os.stat(path).st_nlink == LINKS_OF_LEAF:  # noqa: PTH116 - hundreds of cgroups at a start
+                return
             with os.scandir(path) as entries:
                 children = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
