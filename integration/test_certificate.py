@@ -118,7 +118,7 @@ def test_a_quiet_run_is_clean_and_a_process_on_its_cpus_is_named_first(node: Nod
         assert (disturbed["disturbances"][0]["name"], disturbed["disturbances"][0]["source"]) == ("other-tasks", "bash")
         assert disturbed["others"]["tasks"][0]["of"] == "/system.slice/intruder.service"
         said = node.run("nodeagent report compare /run/clean.json /run/disturbed.json").stdout
-        assert "\n  1. other tasks took " in said
+        assert "\n  1. other tasks ran on its CPUs " in said
     assert node.run(f"ls {INSTANCES}").stdout == "", "nothing is left of it in the kernel"
 
 
