@@ -175,7 +175,10 @@ def parse_cpus(text: str) -> tuple[range, ...]:
         first, _, last = part.partition("-")
         cpus = range(int(first), int(last or first) + 1)
         if not next_cpu <= cpus.start < cpus.stop <= MAX_CPU + 1:
-            raise RefusedError("bad_request", f"host: the CPUs of a list must ascend, up to {MAX_CPU}: {part!r}")
+            raise RefusedError(
+                "bad_request",
+                f"host: the CPUs of a list must be in ascending order and at most {MAX_CPU}, not {part!r}",
+            )
         parts.append(cpus)
         next_cpu = cpus.stop
     return tuple(parts)

@@ -121,7 +121,10 @@ def test_a_capture_names_the_plugins_and_without_them_nothing_is_decided_on_it(
     assert main(("inspect", "--machine", "node.json")) == EXIT_AWAY
     assert capsys.readouterr().out
     assert main(("simulate", "-f", "pod.yaml", "--machine", "node.json")) != 0
-    assert "its own: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed" in capsys.readouterr().err
+    assert (
+        "the node's configuration: cpuManagerPlugins[0]: CPU plugin kept-elsewhere is not installed"
+        in capsys.readouterr().err
+    )
 
 
 def test_scenarios_name_plugins_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -561,7 +561,7 @@ CASES = [
     Case("OwnerError", "another user's", lambda _: open_caller(os.getpid(), os.getuid() + 1), str(os.getpid())),
     Case("PlacementFileError", "no runtime directory", lambda d: PlacementFiles(f"{d}/none/placement").write("uid/app", b""), "{}/none/placement/uid/app"),
     Case("PlacementFileError", "a file in its place", lambda d: PlacementFiles(str(written(d / "f", ""))).read(), "{}/f"),
-    Case("PodFileError", "no manifest", lambda d: read_pods([NamedFile(str(d))]), "{}: there is no manifest"),
+    Case("PodFileError", "no manifest", lambda d: read_pods([NamedFile(str(d))]), "{} contains no manifest"),
     Case("PodFileError", "nothing there", lambda d: read_pods([NamedFile(f"{d}/none.yaml")]), "cannot read {}/none.yaml: No such file"),
     Case("PodFileError", "a file without pods", lambda d: read_pods([NamedFile(str(written(d / "f", "apiVersion: v1\nkind: List\nitems: []")))]), "no pod in {}/f"),
     Case("PodFileError", "a FIFO", lambda d: (fifo(d / "f.yaml"), read_pods([NamedFile(str(d))])), "{}/f.yaml is a FIFO"),

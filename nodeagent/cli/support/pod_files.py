@@ -157,7 +157,7 @@ def _read_contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
         ) from err
     files = require_complete(scan, path)
     if not files:
-        raise PodFileError(f"{path}: there is no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
+        raise PodFileError(f"{path} contains no manifest", hint=f"see `ls -l {shlex.quote(path)}`")
     found = []
     for file in files:
         if file.content is None:

@@ -42,7 +42,7 @@ def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool
     except MisfitError as err:
         raise SealError(f"the first line is not a {form} header: {err}", way_out=way_out) from err
     if not is_ours:
-        raise SealError(f"the first line is not a {form} header: it says format {found.value!r}", way_out=way_out)
+        raise SealError(f"the first line is not a {form} header, but names the format {found.value!r}", way_out=way_out)
     if written > version:
         raise SealError(
             f"format version {written} was written by a later nodeagent; this nodeagent reads versions up to {version}",

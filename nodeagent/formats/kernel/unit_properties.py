@@ -82,7 +82,7 @@ def _split_lines(block: str) -> Iterator[tuple[str, str]]:
 
 def _parse_unit(properties: dict[str, str]) -> UnitProperties:
     if missing := set(PROPERTIES[:2]) - properties.keys():
-        raise ValueError(f"{', '.join(sorted(missing))} is missing")
+        raise ValueError(f"missing properties: {', '.join(sorted(missing))}")
     try:
         # systemctl prints spaces between the ranges of a list.
         settings = UnitSettings(

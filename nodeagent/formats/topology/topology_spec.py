@@ -57,7 +57,10 @@ def topology_from_spec(text: str) -> Topology:
     shape, *amounts = text.split(",")
     match = _SHAPE.fullmatch(shape)
     if match is None:
-        raise TopologySpecError(text, f"{shown(shape)} is not a list of numbers for {', '.join(_LEVELS)} in this order")
+        raise TopologySpecError(
+            text,
+            f"{shown(shape)} must have a number before each of the letters {', '.join(_LEVELS)}, in this order; only c is required",
+        )
     if any(len(number) > _MOST_DIGITS for number in match.groups(default="")):
         raise TopologySpecError(
             text, f"a number may have at most {_MOST_DIGITS} digits, because a machine has at most {MAX_CPUS} CPUs"

@@ -258,8 +258,8 @@ def test_a_pod_has_of_a_shared_claim_what_its_containers_use() -> None:
     assert isinstance(after, Admitted), "d has it still"
     promises, _ = remove_pod(here, promises, "d")
     assert refused(here, promises, using("a", "nic")) == (
-        "claim default/both of pod b has no devices for request nic (released or never used): "
-        "the claim is allocated again when no pod uses it"
+        "claim default/both of pod b has no devices for request nic, because they were released or never "
+        "allocated: the claim gets devices for this request when no pod uses the claim"
     )
 
 

@@ -53,8 +53,8 @@ def test_a_unit_is_down_that_has_ended_and_is_not_being_started(says: str, is_do
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("hello\n", "Id, LoadState is missing", id="something else"),
-        pytest.param("Id=a.service\n", "LoadState is missing", id="half of it"),
+        pytest.param("hello\n", "missing properties: Id, LoadState", id="something else"),
+        pytest.param("Id=a.service\n", "missing properties: LoadState", id="half of it"),
         pytest.param(ACTIVE.replace("0-3 8", "0-x"), "db.service has AllowedCPUs=0-x 10-11 and ", id="no CPUs"),
         pytest.param(ACTIVE.replace("0-1 3", "-1"), "AllowedMemoryNodes=-1: ", id="no memory nodes"),
         pytest.param(ACTIVE.replace("0-3 8", "0-99999999999"), "99999999999", id="more CPUs than there can be"),

@@ -94,16 +94,16 @@ def test_it_is_a_machine_like_any_other():
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("", '"" is not a list of numbers for s, n, l, c, t, e in this order'),
-        ("2s", "is not a list of numbers"),
-        ("8c.2s", "is not a list of numbers"),
-        ("8C", "is not a list of numbers"),
-        ("-1c", "is not a list of numbers"),
-        ("1c.", "is not a list of numbers"),
-        ("٣c", "is not a list of numbers"),
+        ("", '"" must have a number before each of the letters s, n, l, c, t, e, in this order; only c is required'),
+        ("2s", "must have a number before each of the letters"),
+        ("8c.2s", "must have a number before each of the letters"),
+        ("8C", "must have a number before each of the letters"),
+        ("-1c", "must have a number before each of the letters"),
+        ("1c.", "must have a number before each of the letters"),
+        ("٣c", "must have a number before each of the letters"),
         ("8c.0e", "each number must be at least 1"),
         ("1c.9000e", "a machine has at most 8192 CPUs"),
-        ("8c.8e.2t", "is not a list of numbers"),
+        ("8c.8e.2t", "must have a number before each of the letters"),
         ("0s.8c", "each number must be at least 1"),
         ("99999s.99999c", "a machine has at most 8192 CPUs"),
         ("99999999c", "a number may have at most 5 digits, because a machine has at most 8192 CPUs"),
@@ -125,7 +125,7 @@ def test_it_is_a_machine_like_any_other():
             "1c,memory=1Gi,hugepages-2Mi=2Gi",
             "the huge pages of a NUMA node need more than the node's 1073741824 bytes of memory",
         ),
-        ("x" * 500, "is not a list of numbers"),
+        ("x" * 500, "must have a number before each of the letters"),
     ],
 )
 def test_what_is_no_machine_is_refused_with_the_way_to_write_one(spec, problem):

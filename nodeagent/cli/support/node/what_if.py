@@ -29,6 +29,7 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.node_view import NodeView
 from nodeagent.formats.topology.topology_spec import topology_from_spec
 
+_OWN_CONFIG = "the node's configuration"
 _ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`nodeagent --help` says where it is)"
 
 
@@ -137,7 +138,7 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
         path = options.config or DEFAULT_CONFIG
         return create_empty_node(machine, load_config(path, absent_hint=_ABSENT_HINT), path, find_errata(options))
     errata = find_errata(options)
-    promises, source = known.state.promises, "its own"
+    promises, source = known.state.promises, _OWN_CONFIG
     if options.config is not None or errata is not Errata.FIXED:
         config, reserved = known.node.config, known.node.reserved
         if options.config is not None:
@@ -163,9 +164,9 @@ def create_what_if_node(known: NodeView) -> WhatIfNode:
     Raises:
         WhatIfError: a CPU plugin of its configuration can't be loaded.
     """
-    state, node = known.state, _load_plugins(_require_fit(with_managers(known.node), "its own"), "its own")
+    state, node = known.state, _load_plugins(_require_fit(with_managers(known.node), _OWN_CONFIG), _OWN_CONFIG)
     what_if = _build_what_if(node, state.promises, state)
-    return WhatIfNode(what_if, node.config, "its own", "this one", state)
+    return WhatIfNode(what_if, node.config, _OWN_CONFIG, "this one", state)
 
 
 def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> WhatIf:

@@ -213,8 +213,8 @@ class _Placing:
             for request in claim.spec.requests if claim.spec else ():
                 if request.name not in allocated_requests and self._find_users(claim.name, request.name):
                     raise _MisfitError(
-                        f"claim {full_name} of pod {uid} has no devices for request {request.name} (released or never used): "
-                        "the claim is allocated again when no pod uses it"
+                        f"claim {full_name} of pod {uid} has no devices for request {request.name}, because they were "
+                        "released or never allocated: the claim gets devices for this request when no pod uses the claim"
                     )
             for one in devices:
                 if one.driver != CARD_DRIVER:

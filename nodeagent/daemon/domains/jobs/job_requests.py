@@ -100,13 +100,11 @@ class JobRequests:
             max_ms = asked.read_optional("maxMs", lambda value: value.whole(1, _MAX_WAIT_SECONDS * 1000), 0)
             reservation = asked.read_optional("reservation", JsonValue.text, "")
         except MisfitError as err:
-            raise JobRequestError(f"malformed request for a job: {err}", hint="ask with `nodeagent job`") from err
+            raise JobRequestError(f"malformed request for a job: {err}", hint="use `nodeagent job`") from err
         if missing := {CPU, MEMORY} - amounts.keys():
-            raise JobRequestError(
-                f"malformed request for a job: it has no {min(missing)}", hint="ask with `nodeagent job`"
-            )
+            raise JobRequestError(f"malformed request for a job: it has no {min(missing)}", hint="use `nodeagent job`")
         if wait_seconds and not ticket:
-            raise JobRequestError("malformed request for a job: the ticket is empty", hint="ask with `nodeagent job`")
+            raise JobRequestError("malformed request for a job: the ticket is empty", hint="use `nodeagent job`")
         pod, request = self._make_pod(name, amounts, (numa_node, core_class, near), quiet)
         self._check_room(peer, is_queued=bool(ticket))
         waiting = self._queued if ticket else self._waiting
