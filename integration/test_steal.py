@@ -30,6 +30,7 @@ OUTER = replace(
     threads=1,
     nodes=(Node("0-1", 2048),),
     distances=((10,),),
+    at_once=True,
     cpu_model="max,vendor=AuthenticAMD,+svm,+npt",
 )
 PORT = "/run/port"

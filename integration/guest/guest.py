@@ -32,7 +32,7 @@ from integration.guest.images import Image
 from integration.guest.machine import Machine
 from integration.guest.pace import JOB, LONGEST_SECONDS, LOOK_SECONDS, Pace, Wait
 from integration.guest.protocol import PORT_NAME
-from integration.guest.qemu import KVM, Accelerator, find_accelerator, start_qemu
+from integration.guest.qemu import KVM, TCG, TCG_AT_ONCE, Accelerator, find_accelerator, start_qemu
 from integration.guest.qmp import Qmp
 from integration.guest.session import Hello, Request, Session
 
@@ -75,6 +75,8 @@ class Guest:
         self.image = image
         self.machine = machine
         self.accelerator: Accelerator = find_accelerator(image)
+        if machine.at_once and self.accelerator == TCG:
+            self.accelerator = TCG_AT_ONCE
         self._directory = Path(tempfile.mkdtemp(prefix="nodeagent-guest-"))
         self._console_left = ""
         ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)

@@ -47,6 +47,8 @@ class Machine:
     """The NUMA node of each network card that has one. They lead nowhere."""
     disks: int = 0
     """How many of the cards have an NVMe disk beside them, of zeros."""
+    at_once: bool = False
+    """Whether emulated CPUs have a thread each, and run at the same time. A guest with guests of its own is too slow otherwise."""
     cpu_model: str = CPU_MODEL
     drives: tuple[str, ...] = ()
     """Image files of further disks. They are only read, and what the guest writes is lost."""

@@ -35,6 +35,7 @@ class Accelerator:
 
 
 KVM = Accelerator("kvm")
+TCG_AT_ONCE = Accelerator("tcg,thread=multi")
 TCG = Accelerator("tcg,thread=single")
 """All processors of a guest run in turns, in one thread, so that none translates code while another changes it (`Guest._has_stalled`).
 With a thread each, two guests at a time take a seventh more processor time for their tests, and nearly twice as much for a boot."""
