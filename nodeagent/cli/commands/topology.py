@@ -185,7 +185,7 @@ def _find_node_name(known: NodeView, why: str) -> str:
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",
-            hint="take a capture on the node: nodeagent capture --out node.json, then --machine node.json",
+            hint="take a capture on the node: nodeagent capture --out node.json, then give --machine node.json",
         )
     return known.hostname.lower()
 

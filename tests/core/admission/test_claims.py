@@ -145,7 +145,7 @@ def test_memory_of_a_node_is_claimed_with_the_cpus_of_it() -> None:
     said = refused(here, promises, claiming("b", "2", claim, memory="3Gi"))
     assert (
         said
-        == "container app requests 3Gi, but its claims have 2Gi of memory: give it this amount as request and limit"
+        == "container app requests 3Gi, but its claims have 2Gi of memory: set this amount as the container's request and limit"
     )
 
 
@@ -294,11 +294,11 @@ def test_a_long_name_is_shortened_to_one_of_its_own() -> None:
         ),
         (
             claiming("a", "3", template(request("cpus", count=2))),
-            'container app requests 3 exclusive CPUs, but its claims have 2 CPUs: give it cpu: "2" and its memory as requests and limits',
+            'container app requests 3 exclusive CPUs, but its claims have 2 CPUs: set cpu: "2" and memory as its requests and limits',
         ),
         (
             claiming("a", None, template(request("cpus", count=1))),
-            'container app requests no exclusive CPUs, but its claims have 1 CPU: give it cpu: "1" and its memory as requests and limits',
+            'container app requests no exclusive CPUs, but its claims have 1 CPU: set cpu: "1" and memory as its requests and limits',
         ),
         (
             claiming("a", "2", template(request("cpus", "dra.cpu", 'device.attributes["dra.cpu"].clock > 1', count=2))),

@@ -409,13 +409,13 @@ class _Placing:
         if requested == len(cpus):
             return
         claim_text = f"its claims have {len(cpus)} CPU{'s' * (len(cpus) != 1)}"
-        way_out = f'cpu: "{len(cpus)}" and its memory as requests and limits'
+        way_out = f'cpu: "{len(cpus)}" and memory as its requests and limits'
         if not requested:
             raise _MisfitError(
-                f"container {container.name} requests no exclusive CPUs, but {claim_text}: give it {way_out}"
+                f"container {container.name} requests no exclusive CPUs, but {claim_text}: set {way_out}"
             )
         raise _MisfitError(
-            f"container {container.name} requests {requested} exclusive CPUs, but {claim_text}: give it {way_out}"
+            f"container {container.name} requests {requested} exclusive CPUs, but {claim_text}: set {way_out}"
         )
 
     def _allocate_memory(
@@ -429,7 +429,7 @@ class _Placing:
                 claim_text = f"its claims have {Quantity.of_bytes(size)} of {resource}"
                 text = str(Quantity.of_bytes(requested[resource])) if resource in requested else "none"
                 raise _MisfitError(
-                    f"container {name} requests {text}, but {claim_text}: give it this amount as request and limit"
+                    f"container {name} requests {text}, but {claim_text}: set this amount as the container's request and limit"
                 )
         before = promises.of_pod(self._pod.uid)
         hinted = replace(before, hints=put_item(before.hints, name, Hint(nodes, preferred=False)))
