@@ -116,7 +116,7 @@ def test_a_machine_of_which_the_devices_are_not_known(node: Path, capsys: pytest
     (node / "machine.json").write_text(capsys.readouterr().out)
     status, err = placed(node, capsys, "--machine", str(node / "machine.json"))
     assert status == 1
-    assert "contains no devices\nhint: take a capture" in err
+    assert "contains no devices\nhint: use this version of nodeagent to take a new capture" in err
 
 
 def test_they_are_loaded_for_who_asks(node: Path) -> None:
