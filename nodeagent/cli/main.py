@@ -123,7 +123,7 @@ def flushing_output() -> Iterator[None]:
         except (NodeAgentError, KeyboardInterrupt):
             try:
                 sys.stdout.flush()
-            except OSError:  # the earlier error, or the interruption, is reported instead of this error
+            except OSError:  # not reported, because the command has already failed or was interrupted
                 discard_output(sys.stdout)
             raise
         except SystemExit:

@@ -457,7 +457,7 @@ def write_to_terminal(session: int, ticks: int, line: str) -> bool:
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = read_stat_fields(session)
         device = int(fields[4])
-        # new_encode_dev (include/linux/kdev_t.h)
+        # the bits are split as in new_encode_dev (include/linux/kdev_t.h)
         major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
         path = f"/dev/pts/{minor}"
         terminal = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

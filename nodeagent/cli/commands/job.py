@@ -573,7 +573,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise
     if "refused" in answer:
         refused = answer["refused"]
-        options.cpus = refused.get("cpus", options.cpus)  # if siblings are kept idle, this number includes them
+        options.cpus = refused.get("cpus", options.cpus)  # the number includes siblings that the job keeps idle
         message = f"jobs/{options.name}: {refused['reason']}: {refused['message']}"
         if refused["reason"] in _UNEXPLAINED_HINTS:
             from nodeagent.core.model.refusals import NEEDED_LATER

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _is_same_file(one: str, other: str) -> bool:
-    with suppress(OSError):  # one isn't there yet
+    with suppress(OSError):  # samefile fails if one of the files doesn't exist yet
         return Path(one).samefile(other)
     return False
 

@@ -196,8 +196,8 @@ def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, 
         try:
             known = read_node(args)
         except NodeAgentError as err:
-            # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is
-            # shown without owners.
+            # If no agent ever ran, a named configuration defines the reserved CPUs. If an agent's state can't be read, the machine is shown
+            # without the CPUs' owners.
             if args.config is None or not isinstance(err, NeverSavedError | StartError):
                 if args.config is not None or not is_without_agent(args):
                     print(f"nodeagent: CPU owners are left out: {err.message}\nhint: {err.hint}", file=sys.stderr)

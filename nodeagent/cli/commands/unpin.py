@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         named = [full_unit_name(unit) for unit in options.units]
         main_names: dict[str, str] = {}
         if asked := [unit for unit in named if unit not in by_unit and UNIT_NAME.fullmatch(unit)]:
-            with suppress(UnitsError):  # a manifest can be removed without systemd
+            with suppress(UnitsError):  # a manifest can be removed even if systemd doesn't answer
                 main_names = {unit: found.id for unit, found in show_units(asked).items()}
         wanted = [main_names.get(unit, unit) for unit in named]
         for unit in wanted:

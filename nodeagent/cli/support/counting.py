@@ -52,7 +52,7 @@ def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterato
     cgroups = {cgroup for claim in held for cgroup in claim.cgroups}
     leave_cpus(all_exclusive_cpus(view.state.promises))
     with record(cpus) as counters:
-        # An exiting task has already left its cgroup, but the kernel may still switch to it: `CpuUse.exiting` has these tasks.
+        # An exiting task has already left its cgroup, but the kernel may still switch to it; `CpuUse.exiting` lists such tasks.
         before = _read_threads(tree, cgroups)
         counters.begin()
 

@@ -25,7 +25,7 @@ class HelpText(argparse.RawDescriptionHelpFormatter):
 
 def _fill_paragraph(paragraph: str, width: int, indent: str) -> str:
     if "\n  " in paragraph:
-        # a `cd` before examples that name project files, so that they can be pasted anywhere
+        # a `cd` precedes examples that name project files, so that users can paste the examples in any directory
         title, _, lines = paragraph.partition("\n")
         place = find_documents()
         is_inserted = " examples/" in lines and place != _UNKNOWN

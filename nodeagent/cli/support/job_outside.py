@@ -58,7 +58,8 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
                 pass
         except NodeAgentError as err:
             write_error(f"nodeagent: the job's CPUs may not be free yet: {err.message}\nhint: {err.hint}\n")
-    # If the command succeeded, the time limit didn't end it: this process may have noticed the end late, or no agent was running.
+    # A command that succeeded wasn't ended by the agent, even if its time is over now: this process may have noticed the end late, or no
+    # agent was running.
     if status != 0 and 0 < int(ends_at_ms or 0) <= is_over_at_ms:
         write_error("nodeagent: the job's time was over, so the agent has ended it\n")
         return EXIT_TIME_IS_OVER, -1

@@ -94,12 +94,11 @@ class ReportWriter:
         wanted = self._plan.clean or self._plan.repeats
         before = block_signals()
         while status == 0 and runs < self._plan.repeats and clean < wanted:
-            os.read(
-                self._ready, 1
-            )  # the first observation is complete, or the observer has ended and there will be no report
+            # the read returns when the first observation is complete, or when the observer has ended without a report
+            os.read(self._ready, 1)
             pending = [one for one in signal.sigpending() & {*PASSED_ON} if signal.getsignal(one) != signal.SIG_IGN]
             if runs and pending:
-                status = min(pending)  # as if this signal had ended the command
+                status = min(pending)  # the exit status is the same as if this signal had ended the command
                 break
             started_ms = time.time_ns() // 1_000_000
             child = fork_child(before)

@@ -310,7 +310,7 @@ def _find_mode(path: str) -> int:
 def _is_writable_by_others(path: str) -> bool:
     try:
         mode = Path(path).lstat().st_mode
-    except OSError:  # the file was removed meanwhile, so it is written again
+    except OSError:  # the file was removed in the meantime, so it is written again
         return True
     return stat.S_ISREG(mode) and bool(mode & 0o022)
 

@@ -107,7 +107,7 @@ class NamedFile(str):
             except StateFileError as err:
                 if err.errno == errno.EIO:
                     raise
-                # the hints of `state_files` apply only to the agent's own files
+                # the next step that StateFileError suggests suits only the agent's own files, so the hint is replaced
                 raise StateFileError(
                     err.message,
                     path=self,

@@ -216,7 +216,7 @@ def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
 
 def _format_unknown(found: Finding) -> str:
     """Format an unknown field as its name, its line and the name that is probably meant."""
-    if not found.field:  # the number of fields that are not listed
+    if not found.field:  # this finding only contains the number of unknown fields that are not listed
         return found.allowed
     meant = found.allowed.removeprefix("unknown field").lstrip(", ")
     return f"{found.field.rpartition('.')[2]} (line {found.line}{f', {meant}' if meant else ''})"

@@ -38,7 +38,7 @@ def holds_all(
     pinned = [c for c in pod.containers if any(manager.is_asked(c) for manager in managers)]
     lasting = [c for c in pinned if c.kind is not ContainerKind.INIT]
     if not lasting and (is_running or not held.holders):
-        # Resources of plain init containers may be missing, because these may have run.
+        # Resources of plain init containers may be missing, because these containers may have ended already.
         return is_running
     return all(manager.has_container(held, c) for manager in managers for c in lasting or pinned)
 

@@ -85,7 +85,8 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
     """Sum the requests of these pods."""
     key = (_REQUESTS, pod_level_resources)
     requested = [pod.derived.get(key) or _list_requests(pod, pod_level_resources) for pod in pods]
-    numbers = Counter(cast("list[NodeAmounts]", requested))  # many pods have equal requests
+    # many pods have equal requests, so each distinct request is processed only once
+    numbers = Counter(cast("list[NodeAmounts]", requested))
     amounts: dict[str, int] = {}
     for requests, number in numbers.items():
         for name, amount in requests:

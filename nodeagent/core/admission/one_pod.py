@@ -250,7 +250,7 @@ def _merge_hints(
     if near and not merged.preferred:
         merged, overruled = _prefer_cpus_node(topology, merged, near, hints, rank_set)
     instead_of = None
-    # If the merge has overruled devices, the chosen node already has room for both CPUs and memory.
+    # If the devices' hints were overruled, the chosen node already has room for both CPUs and memory.
     if topology.same_nodes and topology.admits(merged) and not overruled:
         same = find_same_nodes(providers, promises, pod, container, (*near, *hints), merged)
         merged, instead_of = same, None if same is merged else merged

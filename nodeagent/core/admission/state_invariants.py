@@ -25,7 +25,7 @@ def violations(managers: Managers, state: NodeState, checked: NodeState | None =
         found += broken_promises(managers, state.promises, state.holding_pods())
     if list(map(_identify, gone)) != list(map(_identify, new)):
         uids = [entry.pod.uid for entry in state.entries]
-        # A container runtime's pod may have the same name as another pod.
+        # Only the agent's own pods are compared, because a container runtime's pod may have the same name as another pod.
         names = [entry.pod.full_name for entry in state.own_entries()]
         for invariant, pods in ((Invariant.ONE_ENTRY_PER_UID, uids), (Invariant.ONE_ENTRY_PER_NAME, names)):
             if len(set(pods)) < len(pods):

@@ -119,7 +119,7 @@ def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
         gate = what_if.managers.placement.gate("PodLevelResources")
         own, wanted = (dict(usage_of((each,), pod_level_resources=gate).amounts) for each in (pod, attempts.pod))
         requested = own.get(short.resource, 0)
-        # once the short resource is available, the node may lack one of these
+        # even if the scarce resource becomes available, the node may still lack one of these others
         others = [own.get(name, 0) for name in sorted(wanted)]
     held = what_if.promises.of_pod(pod.uid)
     resources = sorted(what_if.managers.providers.resources, key=lambda resource: resource.gives_way)

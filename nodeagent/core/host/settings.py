@@ -404,7 +404,7 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
     else:
         is_right = now == wanted or (is_written and now == wanted - cpus.offline)
     written: CpuSet | None = wanted
-    if not wanted - cpus.hidden:  # the kernel refuses CPUs that are all offline or in partitions (EINVAL)
+    if not wanted - cpus.hidden:  # the kernel refuses an affinity (EINVAL) whose CPUs are all offline or in partitions
         is_to_go = bool(now & avoided - (cpus.partitioned - closed))
         written = cpus.host if is_to_go and cpus.host else None
     elif is_right and (is_others or is_written):
@@ -428,7 +428,7 @@ def _find_original_affinity(
     program has moved the thread.
     """
     if known is None:
-        # If a thread may run on all visible CPUs of a node, it gets all CPUs of the node.
+        # If a thread may run on all visible CPUs of a NUMA node, its original affinity is taken to be all CPUs of the node.
         is_everywhere = cpus.hidden - cpus.offline and now | cpus.hidden == cpus.possible
         before = cpus.possible if is_everywhere else _find_node(now, cpus) or now
         return before, _put_last((cpus.possible,), before)
@@ -523,7 +523,7 @@ def _find_original_value(
     for given in new_irqs.ours:
         if now == _find_initial_affinity(given, interrupt, cpus):
             return _find_initial_affinity(new_irqs.before, interrupt, cpus)
-        if now == given:  # until a driver handles the interrupt, its affinity keeps this value
+        if now == given:  # the affinity stays at this value until a driver requests the interrupt
             return new_irqs.before
     return now
 

@@ -19,7 +19,9 @@ def sha256_hex(content: bytes) -> str:
 
 @cache
 def _find_sha256(*, is_short: bool) -> Callable[[bytes], Any]:
-    for own in ("_sha2", "_sha256") if is_short else ():  # since Python 3.12, and before
+    for own in (
+        ("_sha2", "_sha256") if is_short else ()
+    ):  # the module has the first name since Python 3.12, and had the second name before
         with suppress(ImportError):
             function: Callable[[bytes], Any] = import_module(own).sha256
             return function

@@ -290,9 +290,8 @@ class PodEntry(Struct, frozen=True, dict=True):
         """Whether the pod's containers pin units (D30). The agent then only watches the units' processes, and another program such as
         systemd runs them.
         """
-        containers = (
-            self.pod.containers
-        )  # this property is read for each pod in each turn; all containers of a pod pin units, or none does
+        # This property is read for each pod in each turn. So only the first container is examined: if it pins a unit, all of them do.
+        containers = self.pod.containers
         return bool(containers) and bool(containers[0].unit)
 
     @cached_property
@@ -515,7 +514,9 @@ def _list_past_times(entry: PodEntry) -> Iterator[int]:
 
 def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
     def shift(moment_ms: int) -> int:
-        return max(0, moment_ms + by_ms)  # without a battery, the machine's clock starts in 1970
+        return max(
+            0, moment_ms + by_ms
+        )  # times must not become negative: without a battery, the machine's clock starts in 1970
 
     def shift_any(moment_ms: int | None) -> int | None:
         return None if moment_ms is None else shift(moment_ms)

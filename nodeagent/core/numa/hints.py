@@ -144,7 +144,7 @@ def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[Num
         if distances is None:
             return mask.bit_count(), 0, rank, mask
         nodes = [node for node in distances if mask >> node & 1]
-        # Masks of the same size are compared, so comparing sums is the same as comparing averages.
+        # Masks of the same size are compared, so comparing sums of distances is the same as comparing averages.
         return len(nodes), sum(distances[a][b] for a in nodes for b in nodes), rank, mask
 
     return fit

@@ -38,14 +38,13 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
     gate = world.pod_level_resources
     usage = usage_of(draft.state.holding_pods(), pod_level_resources=gate)
     orphans = find_orphan_cpus(draft.state, world)
-    examined = 0  # number of jobs for which an earlier start was examined
+    examined = 0  # number of jobs for which an early start, before jobs ahead of them in the queue, was examined
     for known, manifest, is_due in (*again, *((None, manifest, True) for manifest in new)):
         pod, entry = manifest.pod, new_entry(manifest, world.now_ms, pod_level_resources=gate)
         # If a pod stays refused and no user has asked for a new decision, nothing is reported.
         is_silent = known is not None and pod.uid not in world.retried
-        taken = (
-            find_taken_unit(entry.unit_keys, draft.state.unit_holders()) if pod.units else None
-        )  # most pods pin no units
+        # most pods pin no units, so no list of pinned units is made for them
+        taken = find_taken_unit(entry.unit_keys, draft.state.unit_holders()) if pod.units else None
         if is_silent and taken is not None:
             continue
         undecided, draft = draft, draft if is_silent else draft.plus(draft.state, *make_note_events(manifest))

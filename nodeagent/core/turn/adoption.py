@@ -74,7 +74,7 @@ def find_admitted(
             continue
         if any(by_unit.setdefault(unit, entry.pod.uid) != entry.pod.uid for unit in entry.unit_keys):
             continue  # this pod was refused, because another pod has the unit
-        # Even an inactive unit keeps its settings if possible, because they aren't restored when its pod is refused.
+        # Even an inactive unit keeps its settings if possible, because the unit's settings aren't restored when its pod is refused.
         is_running = entry.keeps_without_processes or any(group is not None and group.is_populated for group in groups)
         known = _restore_statuses(entry, past, observed, now_ms)
         held = _find_holdings(managers, known, observed, recorded.get(entry.pod.uid, NOTHING))
@@ -165,7 +165,8 @@ def _find_holdings(
         found = resource.find_in_cgroups(entry, demand, groups, observed, by_pod=by_pod)
         if found is None:
             continue
-        # If the pod's feature gate was turned off, the pod may still have exclusive CPUs from before. They look like a small shared pool.
+        # If the pod's feature gate was turned off, the pod may still have exclusive CPUs from before. In its cgroups, these CPUs look like
+        # a small shared pool, so the cgroups aren't used here.
         found = resource.holdings() if demand.is_skipped else found
         # Each record is a separate file, so a single record may be lost.
         if is_contradicted or recorded.of(resource.holdings) == resource.holdings():

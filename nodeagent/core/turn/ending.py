@@ -21,7 +21,7 @@ def end_pods(draft: Draft, world: World) -> Draft:
             continue
         events = () if has_manifest else (TurnEvent(EventKind.POD_REMOVED, entry.pod, entry.origin),)
         draft = draft.plus(draft.state.without(entry.pod.uid), *events)
-        if entry.is_queued:  # jobs after the ended job in the queue may start earlier now
+        if entry.is_queued:  # jobs that were behind the ended job in the queue may start earlier now
             draft = replace(
                 draft, seen_room={key: room for key, room in draft.seen_room.items() if not _waits(key, draft)}
             )

@@ -59,7 +59,7 @@ def _observe_container(
         # If a container was observed running and the launcher doesn't know it now, it has ended, for instance by a reboot of the host.
         is_lost = status.started_at_ms is not None and not _is_populated(entry, status.name, observed)
         return replace(status, exit=Exit(now_ms)) if is_lost else status
-    # The launcher's times are from the same clock, which may have been set back since then.
+    # The clock may have been set back since the launcher recorded its times, so these times may be later than now.
     if status.started_at_ms is None:
         status = replace(status, started_at_ms=min(run.started_at_ms, now_ms))
     if run.exit is None:

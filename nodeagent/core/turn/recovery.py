@@ -144,10 +144,11 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
         if isinstance(decision, Rejected):
             last = decision
         elif not any(pod_violations(recovered.pod, decision.promises.of_pod(recovered.pod.uid).of(CpuHoldings))):
-            # Without this check, a container could get CPUs that an init container has already passed on to a later container.
+            # The violations are checked, because a container could otherwise get CPUs that an init container has already passed on to a
+            # later container.
             return decision.promises
     assert last is not None
-    # Offline CPUs may return, so the pod keeps them. Until then, the rules for containers without CPUs apply (D14).
+    # Offline CPUs may come online again, so the pod keeps these CPUs. Until then, the rules for containers without CPUs apply (D14).
     return promises if recovered.stays or not (lacks or has_lost) else last
 
 

@@ -29,7 +29,7 @@ class Heartbeat:
         if now < self._due:
             return
         self._due = now + _SECONDS
-        # If the manager isn't listening, the next call tries again.
+        # If the service manager (systemd) isn't listening, the next call tries again.
         with suppress(NotifyError):
             if self.is_ready:
                 self._manager.ping_watchdog()

@@ -81,7 +81,7 @@ class PlacementFiles:
             for pod in self.list_pods() if pods is None else pods:
                 path = f"{self._directory}/{pod}"
                 files: dict[str, bytes | None] = {}
-                with contextlib.suppress(FileNotFoundError):  # a pod whose files were removed has no files to read
+                with contextlib.suppress(FileNotFoundError):  # the pod's files may have been removed in the meantime
                     if stat.S_ISDIR(os.lstat(path).st_mode):
                         with os.scandir(path) as entries:
                             files = {f"{pod}/{entry.name}": _read(entry) for entry in entries}

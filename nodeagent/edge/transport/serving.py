@@ -171,7 +171,7 @@ class Server:
         def close_connection(done: asyncio.Task[None]) -> None:
             connection.close()  # the connection is closed even if its task was cancelled before the first step
             if not done.cancelled() and (err := done.exception()) is not None:
-                raise err  # the loop passes the error to its exception handler
+                raise err  # the event loop passes the error to its exception handler
 
         task.add_done_callback(close_connection)
         self._reading[task] = user
@@ -276,5 +276,5 @@ def _read_peer(connection: socket.socket) -> Peer | None:
     except OSError as err:
         if err.errno != errno.ERANGE:
             raise
-        groups = b""  # the user is in more groups than fit, so only the primary group counts
+        groups = b""  # the user is in more groups than fit into the kernel's answer, so only the primary group counts
     return Peer(uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}), pid)

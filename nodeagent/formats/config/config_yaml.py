@@ -203,7 +203,7 @@ class _ConfigReader:
         self._check_directories(config)
         self._reported.extend(fields.unused(config_schema.KUBELET_UNUSED))
         fields.close()
-        # The parser reads fields in its own order, so the names are sorted by the order of the file.
+        # The parser reads fields in its own order, so the names are sorted by their order in the file.
         given = {name: index for index, name in enumerate(fields.present())}
         reported = sorted(self._reported, key=lambda name: (given.get(name.partition("[")[0], 0), name))
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
@@ -327,7 +327,7 @@ class _ConfigReader:
             self._notes.append(
                 "preferCPUsNumaNode has no effect here: it needs topologyManagerPolicy: best-effort or restricted"
             )
-        # preferences for NUMA nodes that have no effect here
+        # fields that prefer some NUMA nodes, but have no effect under these policies
         managers = {
             "cpuManagerPolicy: static": placement.has_static_cpus,
             "memoryManagerPolicy: Static": placement.memory_manager_policy == "Static",
@@ -487,8 +487,8 @@ class _ConfigReader:
 
     def _read_cgroup_root(self, *, is_kubelets: bool) -> str | None:
         text = self._fields.string("cgroupRoot")
-        # In kubelet, this field is the name of a cgroup; for the agent, it is a directory. So in a kubelet's file, the field only has an
-        # effect if it names a directory.
+        # In kubelet, this field is the name of a cgroup; for the agent, it is a directory. So in kubelet's configuration file, the field
+        # only has an effect if it names a directory.
         if is_kubelets and text and not text.startswith("/sys/fs/cgroup/"):
             self._reported.append("cgroupRoot")
             return None

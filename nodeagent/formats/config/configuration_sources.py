@@ -134,7 +134,7 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
         if lacking:
             return None
     if not own and not parts:
-        own = rest  # all errors of this part are reported field by field
+        own = rest  # without a known kind, the text is read as a configuration, so that its errors are reported field by field
     for further in own[1:]:
         findings.add(further.line, "", "", "a configuration must be one document, but a second one starts here")
     root = own[0] if own else None

@@ -74,7 +74,7 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
             awaits = False
         elif word.startswith("--"):
             name, equals, value = word.removeprefix("--").partition("=")
-            name = name.replace("_", "-")  # kubelet takes both
+            name = name.replace("_", "-")  # kubelet accepts both `-` and `_` in the name of a flag
             awaits = not equals and _READERS.get(name, ("", _read_text))[1] is not _read_boolean
             flags.append(Flag(name, value if equals or awaits else "true", line))
         else:

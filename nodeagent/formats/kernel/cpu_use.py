@@ -218,7 +218,7 @@ def _derive_handlings(
         # number of exits without an entry, or, if negative, number of entries without an exit
         excess_exits = left - entered
         handled_ns = _to_signed(left_ns - entered_ns - excess_exits * (middle_ns if excess_exits > 0 else ended_ns))
-        # the time is slightly negative if the unmatched events were not exactly in the middle of the gap
+        # the estimate places unmatched events in the middle of the gap, so the time may come out slightly negative
         if -excess_exits * gap_ns <= handled_ns < 0:
             handled_ns = 0
         found.append(

@@ -112,7 +112,8 @@ def _read_device(sample: SysfsSample, address: str) -> Device | None:
     of_virtio = [f"{name}/net" for name, _ in sample.numbered(directory, "virtio")]
     names = [name for below in (*of_virtio, *_NAMES) for name in sample.names(f"{directory}/{below}") or ()]
     messages = tuple(sorted(number for _, number in sample.numbered(f"{directory}/msi_irqs", "")))
-    line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)  # only used without messages
+    # legacy interrupt line, used only if the device has no message-signalled interrupts (MSI)
+    line = sample.number(f"{directory}/irq", 0, _MAX_INTERRUPT)
     return Device(
         address=address,
         kind=kind,

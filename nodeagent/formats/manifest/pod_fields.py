@@ -134,7 +134,8 @@ class PodReader:
 
     def _read_status(self, document: Fields) -> tuple[QosClass | None, dict[str, ClaimSpec]]:
         """Return the QoS class, and the specs of the claims by their names in the pod."""
-        # The API server drops the status of a new pod. Scenarios and the agent's own state have both values in the status.
+        # The API server drops the status of a new pod. In scenarios and in the agent's own state, the status has the QoS class and the
+        # claims' specs.
         if self._strict:
             self._unused.extend(document.unused(("status",)))
             return None, {}
@@ -376,7 +377,7 @@ def pod_to_document(pod: Pod) -> dict[str, object]:
     if any(claim.spec is not None for claim in pod.claims):
         from nodeagent.formats.manifest.claim_documents import devices_document  # noqa: PLC0415 - few pods have claims
 
-        # These have the form of Kubernetes' claim statuses, with the requests of each claim added.
+        # The entries have the form of Kubernetes' claim statuses, with the requests of each claim added.
         status["resourceClaimStatuses"] = [
             {
                 "name": claim.name,

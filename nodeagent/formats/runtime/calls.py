@@ -286,7 +286,7 @@ def _encode_adjustment(answer: Answer) -> dict[str, Any] | None:
         {"path": file.path, "type": "b" if file.is_block else "c", "major": file.major, "minor": file.minor}
         for file in access.files
     ]
-    # Mounts are recursive and private, as those that containerd makes for kubelet's pods.
+    # Mounts are recursive and private, like those that containerd makes for kubelet's pods.
     mounts = [
         {
             "destination": mount.path,

@@ -120,7 +120,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
         raise ScenarioError(f"{where}: must be JSON: {err}") from err
     if not isinstance(document, dict):
         raise ScenarioError(f"{where}: must be a JSON object, not {shown(document)}")
-    # A recorded vector is accepted as well: it has the scenario in a field.
+    # A recorded test vector is accepted as well; its field `scenario` contains the scenario.
     inner = document.get("scenario", document)
     if not isinstance(inner, dict):
         raise ScenarioError(f"{where}: scenario: must be a JSON object, not {shown(inner)}")

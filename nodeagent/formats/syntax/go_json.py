@@ -45,7 +45,7 @@ def decode_json(text: str) -> Any:
         raise GoJsonError(f"invalid character '{name[0]}' looking for beginning of value")
 
     if "\\u" in text:
-        # Half of a surrogate pair isn't a character; Go replaces it by U+FFFD.
+        # A lone surrogate isn't a character; Go replaces it with U+FFFD.
         text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text)
     try:
         return json.loads(text, object_pairs_hook=_Pairs, parse_constant=refuse_constant)

@@ -130,7 +130,9 @@ def tree_of(value: object, depth: int = 0) -> TreeNode:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    if value is None or isinstance(value, str | int):  # most values, and quick to tell from a Mapping
+    if value is None or isinstance(
+        value, str | int
+    ):  # most values have these types, and this check is faster than the check for a Mapping
         return Scalar(value)
     if isinstance(value, Mapping):
         return MapNode(tuple([MapEntry(str(key), tree_of(item, depth + 1)) for key, item in value.items()]))

@@ -134,7 +134,7 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
         id_, topology = device["ID"], device["topology"]
         if len(id_) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(id_):
             raise ProtobufError(f"a device's ID must be 1 to {MAX_ID_LENGTH} printable characters")
-        # Some plugins send a topology without nodes, or with node -1. As in kubelet, a node that the machine doesn't have has no near CPUs.
+        # Some plugins send a topology without nodes, or with node -1. As in kubelet, no CPUs are near a node that the machine doesn't have.
         ids = None if topology is None else {node["ID"] for node in topology["nodes"]}
         nodes = None if ids is None else NumaMask(sum(1 << node for node in ids if 0 <= node <= MAX_ID))
         is_nowhere = ids is not None and any(not 0 <= node <= MAX_ID for node in ids)

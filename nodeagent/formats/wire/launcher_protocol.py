@@ -75,7 +75,7 @@ class StartRequest(Struct, frozen=True):
     groups: tuple[int, ...] = ()
     log_file: str | None = None  # file that gets the output if there is no journal
     grace_seconds: int = 30  # time between SIGTERM and SIGKILL when the launcher itself has to stop
-    settings: tuple[tuple[str, Any], ...] = ()  # settings of the process by their names in a profile
+    settings: tuple[tuple[str, Any], ...] = ()  # (name, value) pairs: the process's settings, named as in a profile
 
 
 class Returned(Struct, frozen=True):

@@ -64,7 +64,7 @@ def _describe_zone(topology: Topology, node: NumaNode, rules: NodeRules, promise
     for name, capacity in sorted(((MEMORY, node.memory_bytes), *node.hugepages), key=lambda each: each[0] != MEMORY):
         table = None if accounts is None else accounts.table(name)
         usable, left = (0, 0) if table is None else (table.allocatable, max(0, table.free))
-        # memory that was allocated before a reboot with less memory still counts
+        # if the machine has less memory after a reboot, memory that was allocated before still counts as capacity
         shown_capacity = Quantity.of_bytes(max(capacity, usable))
         resources.append(_describe_resource(name, shown_capacity, Quantity.of_bytes(usable), Quantity.of_bytes(left)))
     return {

@@ -56,7 +56,7 @@ def render_latency(now: Latency, before: Latency | None = None, width: int | Non
         lines += break_text(f"before: {_format_heading(before)}", width)
     for test in (_BUSY, _WAKING):
         rows, everything = _format_results(test, now)
-        if before is not None:  # if the CPUs differ from the CPUs of the earlier probe, they are paired in order
+        if before is not None:  # the rows of both probes are paired by position, because their CPUs may differ
             earlier, all_earlier = _format_results(test, before)
             nothing = (_NOTHING,) * len(everything)
             rows = [_pair_rows(*pair) for pair in zip_longest(earlier, rows, fillvalue=nothing)]

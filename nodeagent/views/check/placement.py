@@ -62,7 +62,7 @@ def _check_without_smt(topology: Topology, state: str) -> CheckResult:
     if len(offline) < online:
         why = f"{whole}: nothing is to be done, unless a core was taken offline, which can't be seen where only some cores have SMT"
         return CheckResult("cpus", Level.OK, why)
-    # In this state, the kernel brings the first thread of a core online, and refuses to do so for the others (EPERM).
+    # With SMT off, the kernel can bring only the first thread of each core online, and refuses to do so for the other threads (EPERM).
     why = (
         f"{offline} are offline, more than SMT takes from {online} cores, so whole cores were taken offline; SMT is {state}, so the kernel "
         "brings only the first thread of each core online"

@@ -122,7 +122,8 @@ def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, t
         return (), Plan(()), ()
     wanted = desired_cgroups(view.node.config, view.node.rules, kernel, view.state)
     of_runtime = runtime_cgroups(view.node.config, view.node.rules, kernel, view.state).values()
-    # A container runtime may remove a cgroup and create it again when it retries to run the container.
+    # Of a container runtime's cgroups, only existing ones are compared, because the runtime may remove a cgroup and create it again when it
+    # retries to run the container.
     wanted += tuple(want for want in of_runtime if want.path in observed)
     plan = diff(wanted, observed)
     found = list(find_differences(plan, wanted, observed))

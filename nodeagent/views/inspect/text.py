@@ -123,7 +123,7 @@ def _format_node(document: Document, width: int | None) -> list[str]:
     classes = ", ".join(f"{name} {cores}" for name, cores in node["coreClasses"].items())
     policies = node["policies"]
     allocatable = f"{cpus['availableCount'] or 'none'} of them can be allocated exclusively"
-    # CPUs outside of the shared pool can then be allocated exclusively, too
+    # with a core class in sharedCoreClass, CPUs outside of the shared pool can be allocated exclusively, too
     if policies["sharedCoreClass"] in node["coreClasses"]:
         allocatable = f"can be allocated exclusively: {cpus['available'] or 'none'}"
     cpu_options = ",".join(f"{k}={v}" for k, v in policies["cpuManagerPolicyOptions"].items())
@@ -179,7 +179,7 @@ def _format_pods(document: Document, width: int) -> list[str]:
     if not pods:
         return [_format_no_pods(document)]
     heading = ("POD / CONTAINER", "STATE", "RESTARTS", "CPUS", "MEMS", "QUOTA")
-    # All containers are laid out together, so that their columns are aligned.
+    # The rows of all containers are formatted together, so that their columns are aligned.
     laid = iter(format_rows([heading, *(_format_row(c, document) for pod in pods for c in pod["containers"])], width))
     lines = next(laid)
     for pod in pods:
@@ -398,7 +398,7 @@ def _format_host_processes(document: Document, width: int | None) -> Iterator[st
     others = len(host["interrupts"]) - len(bound)
     if len(bound) > _MAX_PROCESSES:
         bound[_MAX_PROCESSES:] = [f"{len(bound) - _MAX_PROCESSES} more"]
-    # whether such interrupts are listed depends on the configuration
+    # the configuration determines whether the list contains interrupts that other CPUs may be able to handle
     words = [f"{others} that other CPUs may be able to handle"] if others else []
     words += [f"bound by the kernel: {', '.join(bound)}"] if bound else []
     if words:

@@ -248,7 +248,8 @@ class Replay:
 
     def admit_pod(self, managers: Managers, pod: Pod) -> Admitted | Rejected:
         if not self.is_swept:
-            # After a start from files, the first call for any pod releases the allocations of pods that don't run.
+            # After kubelet starts with existing checkpoint files, its first call for any pod releases the allocations of pods that aren't
+            # running.
             self.promises, deltas = core.sweep(managers, self.promises, (*self.pods, pod))
             self.add_deltas(deltas)
             self.is_swept = True
@@ -256,7 +257,8 @@ class Replay:
         self.promises = decision.promises
         self.add_deltas(decision.deltas)
         if isinstance(decision, Rejected) and not managers.quirks:
-            # The files may have an allocation for this pod, which no other pod could get.
+            # The checkpoint files may contain an allocation for the refused pod. It is released, because no other pod could get it
+            # otherwise.
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
             self.add_deltas(deltas)
         if isinstance(decision, Admitted):

@@ -149,7 +149,7 @@ def _format_devices(sections: Sequence[DeviceSection] | None, width: int) -> lis
     if sections is None:
         return []
     lines = [] if sections else ["", NO_DEVICES]
-    # All sections have the same layout, so that their columns are aligned.
+    # The rows of all sections are formatted together, so that their columns are aligned.
     laid = iter(format_rows([row for section in sections for row in section.rows], width - 2))
     for section in sections:
         lines += ["", section.title, *(f"  {line}" for _ in section.rows for line in next(laid))]

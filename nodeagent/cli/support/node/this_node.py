@@ -52,7 +52,7 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
     try:
         return _read_without_answer(config_path, socket, read, down)
     except NodeAgentError as err:
-        raise err from down  # the error `down` gives the exit status for an agent that doesn't answer
+        raise err from down  # with `down` as the cause, the command exits with the status for an agent that doesn't answer
 
 
 def _read_without_answer(config_path: str, socket: str | None, read: ViewReader, down: ApiUnavailable) -> NodeView:

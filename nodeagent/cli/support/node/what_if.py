@@ -90,8 +90,9 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
         known = read_node(argparse.Namespace(**{**vars(options), "config": config}))
     except NodeAgentError as err:
         if config is not None and isinstance(err, StartError):
-            raise  # a configuration that can't be used is no better without the pods
-        # Here --config names the configuration to decide under, and not the configuration of the running pods.
+            raise  # the hint below, to leave out the pods, doesn't help with an invalid configuration
+        # In these commands, --config names the configuration of the trial, not that of the running pods, so the advice to name another file
+        # is removed.
         hint = err.hint.removesuffix(NAME_ANOTHER) if config is None else err.hint
         raise WhatIfError(
             err.message,

@@ -349,8 +349,8 @@ def _refuse(
 ) -> tuple[Draft, tuple[Todo, ...]]:
     state, decide, world = draft.state, case.decide, case.node.world
     if decide.is_of_pod and not reason.startswith(OF_RESIZES):
-        # The pod as a whole is refused. The refusal is stored with a container, because this container may be created again, although its
-        # own request is met.
+        # The pod as a whole is refused. The refusal is stored with one of its containers, because the runtime may ask again for this
+        # container, whose own request is met.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)

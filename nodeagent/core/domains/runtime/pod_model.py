@@ -195,7 +195,7 @@ def _find_qos(sandbox: Sandbox, containers: tuple[NriContainer, ...]) -> Known:
         return Known("qosClass", told.value, ToldBy.CGROUP_PARENT, is_exact=True)
     scores = {container.oom_score_adj for container in containers}
     guess = QosClass.BURSTABLE
-    if scores == {GUARANTEED_OOM}:  # critical pods have this OOM score, too
+    if scores == {GUARANTEED_OOM}:  # only a guess, because critical pods have this OOM score, too
         guess = QosClass.GUARANTEED
     elif scores == {BEST_EFFORT_OOM}:
         guess = QosClass.BEST_EFFORT

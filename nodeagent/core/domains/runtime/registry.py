@@ -125,7 +125,7 @@ def apply_event(
             ended = (_apply_to_containers(entry, ContainerEvent.UNLISTED) for entry in registry.entries)
             return _release_empty(Registry(entries=tuple(ended)), ids)
         case Retried(pod_uid):
-            # kubelet retries the creation of a refused container. If a refused container is running, it is decided now.
+            # kubelet retries the creation of a refused container. The agent decides now on a refused container that is running.
             refused = tuple(one for one in registry.refused if one.key.pod_uid != pod_uid)
             keys = {entry.key for entry in registry.entries if entry.key.pod_uid == pod_uid}
             todo = _keep_newest_of_key(_decide_unplaced(registry, keys))

@@ -104,7 +104,7 @@ def _compile(expression: str) -> tuple[Any, frozenset[str]]:
         raise SelectorError(f"brackets are nested {deepest} deep, more than the limit of {_MAX_DEPTH}")
     longest = (
         1 + expression.count(",") + expression.count("+")
-        # A list in an expression is a literal or a concatenation of lists, so the number of these characters limits its length.
+        # A list in an expression is a literal or a concatenation of lists, so the number of commas and plus signs limits its length.
     )
     if longest ** len(_MACRO.findall(expression)) > MOST_STEPS:
         raise SelectorError("it loops over nested lists with too many values")

@@ -176,7 +176,8 @@ class CpuExplainer(Explainer, frozen=True):
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
         exclusive = -(-(sought.asked - sought.shared) // MILLI)
-        # If cores differ in size, the free cores may be larger than the cores that add up to the nearest number.
+        # If cores differ in size, the free cores may be larger than the cores that add up to the nearest number, so larger numbers are
+        # tried, too.
         further = 0 if layout.core_size is not None else max(core.size for core in layout.cores)
         counts = (layout.find_whole_count(exclusive + more, 1) for more in range(further + 1))
         amounts = (count * MILLI + sought.shared for count in counts if count is not None)

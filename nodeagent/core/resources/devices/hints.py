@@ -41,7 +41,8 @@ def pool_hints(
         return UNSATISFIABLE
     if request == 1 and not kept:
         return _describe_hints(every, ids, request, [_union(every_device, every)], [_union(givable, every)], [])
-    # All hints made from the lowest NUMA node of each device are valid. Some valid sets with other nodes are missing.
+    # The hints are computed from the lowest NUMA node of each device. All of these hints are valid, but some valid hints with other nodes
+    # are missing.
     found = ([nodes & every for nodes in devices] for devices in (every_device, givable, kept))
     lowest = ([nodes & -nodes for nodes in devices] for devices in found)
     return _describe_hints(every, ids, request, *lowest)

@@ -162,7 +162,8 @@ def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: 
             # kubelet itself panics in this case
             return f"[memorymanager] no NUMA node has {resource}"
 
-    # kubelet only uses the hints of regular memory. All resources have the same hints, so this matters only without regular memory.
+    # kubelet only uses the hints of regular memory. All resources have the same hints, so this matters only if the container requests no
+    # regular memory.
     only_memory = Erratum.ABSURD_AMOUNTS in manager.quirks
     has_none = only_memory and not any(resource == "memory" for resource, _ in amounts)
     nodes, preferred = hint.mask, hint.preferred

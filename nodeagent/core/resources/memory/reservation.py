@@ -130,7 +130,7 @@ def _explain_wrong_sum(
     if resource == MEMORY and len({amount.endswith("i") for amount in amounts if amount != "0"}) > 1:
         amounts = [
             f"{amount.value()} bytes" for amount in (wanted, configured)
-        ]  # the same unit for both amounts, so that a reader can compare them
+        ]  # both amounts have the same unit, so that a reader can compare them
     return f"the reserved {resource} must add up to {bound}{amounts[0]}, not {amounts[1]} ({parts})"
 
 

@@ -147,7 +147,8 @@ def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
         by_pod = held.pod_memory is not None
-        # kubelet iterates over the entries of containers, so it skips a pod's entry without such entries (Erratum.POD_ENTRY_LEAKS).
+        # kubelet iterates over the entries of containers, so it skips the entry of a pod whose containers have no entries
+        # (Erratum.POD_ENTRY_LEAKS).
         if by_pod and (held.memory or Erratum.POD_ENTRY_LEAKS not in manager.quirks):
             yield from ((uid, "", block) for block in held.pod_memory or ())
         elif not by_pod:

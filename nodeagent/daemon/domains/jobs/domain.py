@@ -56,6 +56,6 @@ class JobsDomain(PassiveDomain):
         self._jobs.attach_owners(done.state, done.ready, done.placed, self._tree)
         lines, self._lines = self._lines, ()
         for ended, line in lines:
-            with suppress(NodeAgentError):  # the log has the OOM kill, too
+            with suppress(NodeAgentError):  # if the owner's terminal can't be reached, the OOM kill is still in the log
                 self._tell(ended.session, ended.start_ticks, line)
         return ()

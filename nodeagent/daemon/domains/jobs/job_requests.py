@@ -328,7 +328,9 @@ class JobRequests:
         try:
             resumed = self._jobs.resume(owner, ticket) if ticket else None
             bounds = None if resumed is not None else await self._wait_for_bounds(pod, user, reservation)
-            if resumed is None:  # the reservation may have been cancelled meanwhile, or be another user's by now
+            if (
+                resumed is None
+            ):  # the reservation may have been cancelled in the meantime, and its name may belong to another user by now
                 self._check_reservation(pod, user, reservation)
         except BaseException:
             owner.close()

@@ -422,7 +422,7 @@ class Jobs:
     def _attach(self, job: _Job, path: str, placed: Mapping[str, ContainerPlacement], tree: ProcessTaker) -> None:
         try:
             if not tree.take_in(path, job.owner.pid, job.owner.is_alive):
-                return  # the owner has exited, which the next turn finds
+                return  # the owner has exited, and the next turn will notice it
         except CgroupError as err:
             self._refuse(job, JobRefusal("CannotEnter", f"{err.message} ({err.hint})"))
             return
@@ -430,7 +430,7 @@ class Jobs:
         if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(placed[path])
         for uid, other in tuple((self._jobs or {}).items()):
-            # the same process owned another job before, and has now left that job's cgroup
+            # if the process also owned the job `other`, it has left the cgroup of that job by now
             if other is not job and other.owner.pid == job.owner.pid:
                 self._drop(uid)
                 self._wake()

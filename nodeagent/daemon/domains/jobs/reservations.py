@@ -74,7 +74,8 @@ class Reservations:
     def list_for_turn(self) -> tuple[Reservation, ...]:
         """Return the reservations that a turn must respect: all that have not ended, and the held reservation."""
         if self._saved != self.list_current() and self._writing.acquire(blocking=False):
-            # If ended reservations stayed in the file, they would return after a restart with a clock that was set back.
+            # If ended reservations stayed in the file, they would become active again if the clock were set back and the agent then
+            # restarted.
             try:
                 if self._saved != (current := self.list_current()):  # another thread may have replaced the file
                     with suppress(state_files.StateFileError):  # the next turn tries to save the file again

@@ -297,7 +297,8 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def needs_every_turn(self) -> bool:
-        return self.is_served  # a turn must also handle the runtime's calls, which no compared input shows
+        # no turn may be skipped, because a turn also handles the runtime's calls, which aren't among the inputs that are compared
+        return self.is_served
 
     @property
     def is_unsettled(self) -> bool:

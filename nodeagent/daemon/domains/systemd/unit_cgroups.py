@@ -147,7 +147,8 @@ class UnitCgroups:
         if cgroup is not None and cgroup.is_populated:
             attributes = tuple(each for each in cgroup.attributes if each[0] in _UNIT_ATTRIBUTES and each[1])
             return replace(cgroup, path=path, attributes=attributes, unit=known.settings, unit_before=recorded)
-        # systemd applies the unit's settings before the first process starts. If the cgroup is empty, the settings count, not its values.
+        # systemd applies the unit's settings before the first process starts. So the unit's settings are used instead of the values of an
+        # empty cgroup.
         settings = known.settings
         given = (
             (Attribute.CPUSET_CPUS, settings.allowed_cpus),

@@ -137,7 +137,7 @@ class CgroupTree:
 
     def _refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
         found = self._readings.refresh(own, part)
-        # texts of unmanaged cgroups may be left, because nothing reports when such a cgroup is removed
+        # texts of removed unmanaged cgroups may remain here, because nothing reports their removal
         if len(self._read_texts) > len(found):
             self._read_texts = {path: self._read_texts[path] for path in found}
         return found
@@ -182,7 +182,7 @@ class CgroupTree:
             path: path below the root cgroup, or absolute.
         """
         directory = self.mount / path
-        # even the root cgroup has cgroup.controllers
+        # every cgroup, even the root, has cgroup.controllers, so without this file, the directory is no cgroup
         if self._files.read(str(directory), "cgroup.controllers") is None:
             return None
         found = ((attribute, self._files.read_value(str(directory), attribute)) for attribute in _OF_OTHERS)
