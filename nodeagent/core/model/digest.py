@@ -19,9 +19,8 @@ def sha256_hex(content: bytes) -> str:
 
 @cache
 def _find_sha256(*, is_short: bool) -> Callable[[bytes], Any]:
-    for own in (
-        ("_sha2", "_sha256") if is_short else ()
-    ):  # the module has the first name since Python 3.12, and had the second name before
+    # the module is called _sha2 since Python 3.12, and was called _sha256 before
+    for own in ("_sha2", "_sha256") if is_short else ():
         with suppress(ImportError):
             function: Callable[[bytes], Any] = import_module(own).sha256
             return function

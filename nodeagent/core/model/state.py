@@ -514,9 +514,8 @@ def _list_past_times(entry: PodEntry) -> Iterator[int]:
 
 def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
     def shift(moment_ms: int) -> int:
-        return max(
-            0, moment_ms + by_ms
-        )  # times must not become negative: without a battery, the machine's clock starts in 1970
+        # times must not become negative: without a battery, the machine's clock starts in 1970
+        return max(0, moment_ms + by_ms)
 
     def shift_any(moment_ms: int | None) -> int | None:
         return None if moment_ms is None else shift(moment_ms)

@@ -173,9 +173,8 @@ def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -
     """Whether this turn may decide on the pod of a manifest. `entry` belongs to the known pod with the same name or UID. If it is None,
     there is no such pod.
     """
-    if (
-        entry is None or entry.deleting_since_ms is not None
-    ):  # the known pod may be gone before the turn decides on new pods
+    # an ending pod may be gone before the turn decides on new pods
+    if entry is None or entry.deleting_since_ms is not None:
         return True
     if entry.pod == pod:
         return False

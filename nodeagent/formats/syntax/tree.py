@@ -130,9 +130,8 @@ def tree_of(value: object, depth: int = 0) -> TreeNode:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    if value is None or isinstance(
-        value, str | int
-    ):  # most values have these types, and this check is faster than the check for a Mapping
+    # most values have these types, and this check is faster than the check for a Mapping
+    if value is None or isinstance(value, str | int):
         return Scalar(value)
     if isinstance(value, Mapping):
         return MapNode(tuple([MapEntry(str(key), tree_of(item, depth + 1)) for key, item in value.items()]))

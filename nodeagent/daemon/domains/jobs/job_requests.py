@@ -328,9 +328,8 @@ class JobRequests:
         try:
             resumed = self._jobs.resume(owner, ticket) if ticket else None
             bounds = None if resumed is not None else await self._wait_for_bounds(pod, user, reservation)
-            if (
-                resumed is None
-            ):  # the reservation may have been cancelled in the meantime, and its name may belong to another user by now
+            # the reservation may have been cancelled during the wait, and its name may now belong to another user
+            if resumed is None:
                 self._check_reservation(pod, user, reservation)
         except BaseException:
             owner.close()

@@ -74,9 +74,8 @@ def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHe
     described = []
     for node in nodes:
         text = _describe_node(demands, node)
-        if (
-            text
-        ):  # nodes are sorted by their shortage of the first requested resource, which is CPUs if CPUs are requested
+        # nodes are sorted by their shortage of the first requested resource, which is CPUs if CPUs are requested
+        if text:
             demand = demands[0]
             wanted = demand.amount if demand.nodes == 1 else demand.capacity_of(node)
             described.append((wanted - demand.free_on(node), node.id, text))
