@@ -350,7 +350,7 @@ def _make_unit_cgroups(
         level = isolation(node, state.promises, entry.pod, container.name)
         alone = None if own is None else _find_own_threads(config, node, entry.pod, own & kernel.online)
         cpus = usable_cpus(alone, pool, kernel.online, is_mixed=level is Isolation.MIXED)
-        # If no memory nodes were decided for the unit, its unit file applies.
+        # If no memory nodes were decided for the unit, AllowedMemoryNodes= of its unit file applies.
         mems = _find_wanted_memory_nodes(kernel, state.promises, entry.pod, container)
         mems = mems or status.unit_before.allowed_memory_nodes & kernel.memory_nodes
         yield DesiredCgroup(

@@ -196,7 +196,7 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
     names = (_LEGACY,) if pod_level else (_VERSION_1, _LEGACY)
     if contents.checksum and contents.checksum not in {fnv1a_32(*contents.dump(n, with_pods=False)) for n in names}:
         return Unreadable(_CORRUPTED)
-    # With the gate on, kubelet first tries version 2. If that fails, the pod entries decoded so far remain.
+    # With the gate on, kubelet first tries version 2. If this attempt fails, the pod entries that it has decoded remain.
     return contents.record(with_pods=pod_level)
 
 
@@ -251,7 +251,7 @@ class MemoryContents(Struct, frozen=True):
         machine = []
         for node_id, node in sorted((self.machine or {}).items()):
             if node is None or any(table is None for table in (node.tables or {}).values()):
-                # kubelet would accept the checksum and then panic.
+                # kubelet would accept the checksum of such a file, and then panic.
                 return Unreadable(_CORRUPTED)
             tables = tuple(sorted((k, t) for k, t in (node.tables or {}).items() if t is not None))
             machine.append(MemoryNode(node_id, node.assignments, NumaSet.from_ids(node.cells or ()), tables))

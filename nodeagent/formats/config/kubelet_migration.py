@@ -56,7 +56,7 @@ def migrate_config(content: bytes, source: str) -> Migration:
     wanted = replace(before, static_pod_path=Config().static_pod_path, reported_fields=(), notes=())
     text = _edit_lines(content, root, reasons) if found.is_document else None
     try:
-        # editing line by line may break a text if its structure doesn't follow its lines
+        # the line-by-line edit may have broken the text, for instance if it has several fields on one line
         is_same = text is not None and replace(parse_config(text.encode(), ""), reported_fields=(), notes=()) == wanted
     except DocumentError:
         is_same = False

@@ -381,7 +381,7 @@ def _find_other_caches(sample: SysfsSample, online: CpuSet, levels: Mapping[int,
 
 
 def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
-    # this file is older than shared_cpu_list, and kubelet's rules use it
+    # shared_cpu_map comes first, because it is older than shared_cpu_list, and kubelet's rules use it
     sharers = sample.cpu_map(f"{cache}/shared_cpu_map")
     return sample.cpu_list(f"{cache}/shared_cpu_list") if sharers is None else sharers
 

@@ -101,8 +101,8 @@ class _Picker:
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # A group that is part of two larger groups is listed twice, and may have been taken meanwhile. Under kubelet's erratum of average
-        # group sizes, a core is listed even if one of its CPUs is in use.
+        # A group that is part of two larger groups is listed twice, and may have been taken in the meantime. Under kubelet's erratum of
+        # average group sizes, a core is listed even if one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:
@@ -154,7 +154,8 @@ class _Picker:
             return
         layout, free = self.layout, self.free
         if layout.core_size is not None and (layout.core_size == layout.per_core or not self.picking.averages):
-            # All whole cores have the same number of free CPUs. So sorting isn't needed, and only cores that are taken are visited.
+            # All whole cores have the same number of free CPUs, so sorting them isn't needed, and the generator stops after the last taken
+            # core.
             self.take_groups(
                 (
                     core
