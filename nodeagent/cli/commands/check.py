@@ -228,7 +228,7 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
     if capture is None:
         return Settings()
     taken = capture.settings
-    # captures of older versions have these settings outside the machine
+    # newer captures contain some of these settings among the machine's files, older captures only in the part `settings`
     files = {path: text for path, text in capture.sample.files.items() if path in SETTINGS} | dict(taken.sample.files)
     return replace(taken, sample=replace(taken.sample, files=MappingProxyType(files)))
 

@@ -57,7 +57,7 @@ def explain_pods(options: argparse.Namespace) -> int:
         if options.pod is not None
         else _explain_new(node, pods)
     )
-    with_headroom = options.output != "text"  # the text doesn't show free resources
+    with_headroom = options.output != "text"  # the text format doesn't show free resources
     document = describe_explanation(
         explained,
         config=node.config,

@@ -160,8 +160,8 @@ def eviction_bytes(config: Config, memory_bytes: int) -> int:
     """Return the hard eviction threshold `memory.available` in bytes. The value 0 means that there is no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
-    # Floats as in kubelet, because the memory manager compares sums exactly. The percentage is a float32, and its product with the capacity
-    # is a float64, which is truncated (eviction/helpers.go).
+    # The same floats as in kubelet are used, because the memory manager compares sums exactly. The percentage is a float32, and its product
+    # with the capacity is a float64, which is truncated (eviction/helpers.go).
     share = _round_to_float32(_round_to_float32(float(config.eviction_memory_percent)) / 100)
     return int(float(memory_bytes) * share)
 

@@ -318,7 +318,7 @@ def _make_pod_cgroups(
         # If a container were a partition, it would also get the siblings that have to stay idle.
         and (len(containers) == 1 or held & kernel.online == want.exclusive_cpus)
     }
-    # The cgroups of the QoS classes Burstable and BestEffort pass no CPUs down to partitions.
+    # The cgroups of the QoS classes Burstable and BestEffort pass no CPUs down to partitions, so only Guaranteed pods can have partitions.
     is_apart = config.host_isolation == "partition" and entry.qos is QosClass.GUARANTEED
     return add_partitions(
         pod,

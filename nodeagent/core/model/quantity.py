@@ -116,7 +116,8 @@ class Quantity(Struct, frozen=True):
 
     def as_stored(self) -> "Quantity":
         """Return the quantity that results from printing this quantity and parsing the text. Doing so again changes nothing."""
-        # The text is parsed twice: the first result is printed in decimal if the text has no binary suffix, which may shorten it.
+        # The text is parsed twice: the first result is printed in decimal notation if the text has no binary suffix, and this may shorten
+        # the number.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":

@@ -89,7 +89,7 @@ def config_from_document(document: JsonValue) -> Config:
     Raises:
         MisfitError: a value is missing, has the wrong type, or is not a policy of this version.
     """
-    # Optional fields are missing in captures of older agents, or if the feature is off.
+    # Optional fields are missing in captures of older agents, and if the field's feature is off.
     field, read_optional = document.field, document.read_optional
     plugins = read_optional("cpuManagerPlugins", lambda listed: listed.each(lambda item: item), ())
     memory = field("reservedMemory").each(lambda item: item.row(2))

@@ -177,7 +177,7 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
         else "a page that comes back from a disk takes milliseconds"
     )
     why = f"{amount} of swap are in use: {cost}"
-    # `swapon -a` would only bring back what /etc/fstab has, and zram is usually not there.
+    # `swapon -a` would only bring back what /etc/fstab has, and zram is usually not in this file.
     names = shlex.join(row[0].replace(r"\040", " ") for row in rows if row)
     fix = f"sudo swapoff {names} # needs as much free memory; undo: sudo swapon {names}"
     yield CheckResult("swap", _level(facts, (Level.NOTE, Level.WARNING)), why, fix)

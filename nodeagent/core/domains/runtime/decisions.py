@@ -354,7 +354,7 @@ def _refuse(
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
-    # If the agent decides a refused request again by itself, it reports the refusal only once.
+    # If the agent decides again on a refused request by itself, it reports the refusal only once.
     is_told = known is not None and (
         known.reason == f"{reason}: {message}"
         if known.is_deferred

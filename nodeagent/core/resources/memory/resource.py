@@ -186,7 +186,7 @@ class MemoryResource(Resource, frozen=True):
 
 
 def _as_resource_hints(found: hints.MemoryHints) -> ResourceHints:
-    # A resource without an opinion has one list, which accepts any node. An empty list means that the request can't be met.
+    # Without hints, the result is one list that accepts any node. An empty list of hints means that the request can't be met.
     return tuple((resource, each or UNSATISFIABLE) for resource, each in found) or (("memory", DONT_CARE),)
 
 
