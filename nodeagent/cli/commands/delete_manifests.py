@@ -102,7 +102,7 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
     except UnknownStateError as err:
         if os.geteuid() != 0 and not isinstance(err, NeverSavedError):
             raise
-        # The agent's state isn't needed to remove manifests from the directory.
+        # The manifests can be removed from the directory without the agent's state.
         return locate_manifests(load_config(path), None, options.socket, is_live=False)
     return locate_manifests(known.node.config, known.state, options.socket, is_live=known.is_live)
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         args.parser.error("--devices needs a node, not --topology, and -o text, json, yaml or svg")
     topology = read_topology(args) if args.topology is None else topology_from_spec(args.topology)
     if args.config is not None:
-        # whatever the output format is, a configuration that doesn't suit the machine is refused
+        # a configuration that doesn't suit the machine is refused in every output format
         node_of(load_config(args.config), topology, args.config)
     if args.output in {"nrt", "resourceslice"}:
         sys.stdout.write(

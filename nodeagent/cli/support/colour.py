@@ -34,7 +34,7 @@ def read_columns() -> int | None:
     named = os.environ.get("COLUMNS", "")
     if named.isdecimal() and int(named):
         return int(named)
-    with suppress(OSError, ValueError):  # stdout may be closed, or no terminal
+    with suppress(OSError, ValueError):  # stdout may be closed, or may not be a terminal
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     return None
 

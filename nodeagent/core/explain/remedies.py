@@ -137,7 +137,7 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
     if isinstance(short, Insufficient) and short.resource == "pods" and attempts.what_if.allocatable is not None:
         allocatable, wanted = attempts.what_if.allocatable, short.used + 1
         narrow = [bound for bound in allocatable.bounds if bound[1] * bound[2] < wanted]
-        if len(narrow) == 1:  # a remedy is offered only if a change of a single field is sufficient
+        if len(narrow) == 1:  # a remedy is only offered if changing a single field is sufficient
             ((name, most, times),) = narrow
             fewest = -(-wanted // times)
             pods = min((fewest if field == name else value) * each for field, value, each in allocatable.bounds)
