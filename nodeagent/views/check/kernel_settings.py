@@ -185,7 +185,7 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
 
 def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
     """Check the enabled idle states of CPU 0 that take long to exit."""
-    states = []
+    states, off = [], []
     for number in range(16):
         name, exit_us, disabled = (
             facts.text(IDLE_STATE.format(number, part)) for part in ("name", "latency", "disable")
@@ -194,6 +194,8 @@ def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
             break
         if exit_us is not None and exit_us.isdigit() and disabled == "0":
             states.append((name, int(exit_us)))
+        elif disabled == "1":
+            off.append(number)
     if not states:
         return
     deepest, latency = max(states, key=lambda state: state[1])
@@ -201,7 +203,8 @@ def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
         yield CheckResult("c-states", Level.OK, f"idle CPUs wake up within {latency} µs ({deepest}, as of CPU 0)")
         return
     why = f"idle CPUs sleep as deep as {deepest}, and then take up to {latency} µs to wake up (as of CPU 0)"
-    fix = f"sudo cpupower idle-set -D {_DEEP_US} # until the next boot; undo: sudo cpupower idle-set -E"
+    undo = "".join(("sudo cpupower idle-set -E", *(f" && sudo cpupower idle-set -d {number}" for number in off)))
+    fix = f"sudo cpupower idle-set -D {_DEEP_US} # until the next boot; undo: {undo}"
     yield CheckResult("c-states", _level(facts, (Level.NOTE, Level.WARNING)), why, fix)
 
 

@@ -353,6 +353,7 @@ CASES = [
     Case("clocksource", "warning", "the clock is hpet", facts({kernel.CLOCKSOURCE: "hpet\n", kernel.CLOCKSOURCES: "hpet acpi_pm\n"}), "dmesg"),
     Case("clocksource", "ok", "the clock is arch_sys_counter", facts({kernel.CLOCKSOURCE: "arch_sys_counter\n"})),
     Case("c-states", "note", "sleep as deep as C6, and then take up to 133 µs", facts(idle(("POLL", "0", "0"), ("C1", "2", "0"), ("C6", "133", "0"), ("C8", "600", "1"))), "cpupower idle-set -D 10"),
+    Case("c-states", "note", "sleep as deep as C8", facts(idle(("POLL", "0", "0"), ("C1", "2", "0"), ("C6", "133", "1"), ("C8", "600", "0"))), "undo: sudo cpupower idle-set -E && sudo cpupower idle-set -d 2"),
     Case("c-states", "ok", "wake up within 2 µs (C1, as of CPU 0)", facts(idle(("POLL", "0", "0"), ("C1", "2", "0"), ("C6", "133", "1")))),
     Case("mitigations", "ok", "against meltdown", facts({kernel.VULNERABILITIES[0]: "Mitigation: PTI\n", kernel.VULNERABILITIES[1]: "Not affected\n"})),
     Case("mitigations", "ok", "no mitigation", facts({kernel.VULNERABILITIES[0]: "Vulnerable\n"})),
