@@ -49,8 +49,8 @@ Containers = Mapping[str, tuple[str, str]]
 
 _OF_DEVICES = frozenset({"poddeviceentries", "registereddevices"})
 _HINT = (
-    "`nodeagent checkpoint --help` lists the supported files; "
-    "a damaged state is rebuilt from running pods: `systemctl restart nodeagent`"
+    "`nodeagent checkpoint --help` lists the supported files; a damaged state is rebuilt from running pods: "
+    "`systemctl restart nodeagent`; if kubelet wrote the file, drain the node, delete the file and restart kubelet"
 )
 
 
@@ -85,9 +85,7 @@ def read_checkpoint(content: bytes) -> Checkpoint:
         CheckpointError: the content is not a checkpoint, or is too damaged to be read.
     """
     if not content.strip():
-        raise CheckpointError(
-            "it is empty", hint="a lost state is rebuilt from running pods: `systemctl restart nodeagent`"
-        )
+        raise CheckpointError("it is empty", hint=_HINT)
     if content.startswith(b"{") and f'"{FORMAT}"'.encode() in content.partition(b"\n")[0]:
         return _decode_node_state(content)
     try:
