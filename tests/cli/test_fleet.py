@@ -129,7 +129,7 @@ def test_nodes_that_fail_for_one_reason_are_one_line(run: RunCommand) -> None:
     assert (status, out) == (1, "")
     assert err == (
         "nodeagent: not read: hangs, u@hangs: no complete answer within 1 s\n"
-        "hint: to see how long the answer takes and how large it is: ssh HOST nodeagent capture | wc -c\n"
+        "hint: to see how long the answer takes and how large it is: time ssh HOST nodeagent capture | wc -c\n"
     )
 
 

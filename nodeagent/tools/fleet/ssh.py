@@ -48,7 +48,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
     if isinstance(answer, str):
         raise SshError(
             f"{host}: {answer}",
-            hint=f"to see how long the answer takes and how large it is: ssh {host} {command} | wc -c",
+            hint=f"to see how long the answer takes and how large it is: time ssh {host} {command} | wc -c",
         )
     printed, complaints = answer
     if status == 0:
