@@ -100,7 +100,7 @@ STEPS: tuple[tuple[str, str], ...] = (
     (r"after an upgrade, restart the agent", PACKAGE),
     (r"start nodeagent-launcher`, then try again", RELEASE),
     (r"first: `systemctl stop nodeagent`", RELEASE),
-    (r"cgroup.kill`, then run this again", ORPHANS),
+    (r"end them: `echo 1 \| tee", ORPHANS),
     (r"try again: `nodeagent release --host-settings`", PINNED),
     (r"to start it again while", "tests/cli/test_release.py::test_it_stays_ended_over_restarts_until_retry_or_another_manifest"),
     (r"what the first waiting job lacks", "tests/daemon/test_jobs.py::test_a_waiting_job_that_leaves_lets_the_next_one_start"),

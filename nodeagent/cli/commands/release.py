@@ -378,8 +378,9 @@ def _remove_cgroups(pods: "Pods", answer: _ReleaseReport) -> None:
 
     orphans = remove_cgroups(pods.tree)
     if orphans:
+        files = " ".join(f"{pods.tree.root}/{orphan}/cgroup.kill" for orphan in orphans)
         raise ReleaseError(
             f"processes run in cgroups that no pod owns: {', '.join(orphans)}",
-            hint=f"end them: `echo 1 > {pods.tree.root}/{orphans[0]}/cgroup.kill`, then run this again",
+            hint=f"end them: `echo 1 | tee {files}`, then run this again",
         )
     answer.removal(cgroups=str(pods.tree.root))
