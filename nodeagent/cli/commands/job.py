@@ -637,7 +637,7 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
 
 def _join_settings(names: Sequence[str]) -> str:
-    """Join the names of settings. Join the CPUs of settings that are named once per CPU, because there may be hundreds of CPUs."""
+    """Join the names of settings with commas. A setting with a name for each CPU appears once, with its CPUs, which may be hundreds."""
     from nodeagent.core.model.idset import CpuSet
 
     cpus: dict[str, list[int]] = {}

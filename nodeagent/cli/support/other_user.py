@@ -29,7 +29,7 @@ _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class UserError(NodeAgentError):
-    """The change to the user was refused."""
+    """The switch to the other user was refused."""
 
     exit_status = EXIT_NOT_ENTERED
 

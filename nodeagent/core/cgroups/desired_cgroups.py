@@ -103,7 +103,7 @@ def pod_cgroups(
 ) -> PodCgroups:
     """Compute the desired cgroups of each pod.
 
-    A pod's cgroups depend only on the arguments of `follow` below. Other pods matter only for the size of the shared pool.
+    Other pods affect a pod's cgroups only through the shared pool. `follow` below takes everything that these cgroups depend on.
 
     Args:
         config: the configuration.

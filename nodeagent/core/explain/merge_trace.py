@@ -59,7 +59,8 @@ class Verdict(enum.StrEnum):
     HIGHER = "higher number"
     """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """No set is preferred by all resources, and a set of this size ranks lower than a set of the winner's size (`non_preferred_rank`)."""
+    """The set lost to a set of another size: no set is preferred by all resources, and its size ranks below the winner's size
+(`non_preferred_rank`)."""
 
 
 class Candidate(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The smallest changes that would admit a refused pod: smaller requests, other rules, other pods that end.
+"""The smallest changes that would get a refused pod admitted: a smaller request, other rules, or the end of other pods.
 
 Each change is verified by a trial decision that admits the pod. The texts for users are in views/.
 """

@@ -30,7 +30,7 @@ class InterruptRequest(Struct, frozen=True):
 
 
 class InterruptOwners(Struct, frozen=True):
-    """Interrupts of each owner. An interrupt that several containers request goes to the first request."""
+    """Interrupts of each owner. An interrupt that several containers request belongs to the container that requested it first."""
 
     holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Resource claims as values (resource.k8s.io/v1), namely the claims of a pod and their allocation. This module makes no decisions."""
+"""Values for resource claims (resource.k8s.io/v1): the claims of a pod, and their allocation. This module makes no decisions."""
 
 from msgspec import Struct
 

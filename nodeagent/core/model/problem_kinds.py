@@ -29,7 +29,7 @@ class ProblemKind(StrEnum):
 
 
 class Explained(Struct, frozen=True):
-    """Explanation of one kind of problem for users."""
+    """Explanation, for users, of one kind of problem."""
 
     what: str
     mended_by: str

@@ -119,7 +119,7 @@ def _observe_domains(
     """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. If an observation is equal to the
     previous one, the same object is returned.
 
-    systemd alone creates the pods' cgroup (D9).
+    A missing top cgroup of the pods is such a problem: systemd alone creates it (D9).
     """
     try:
         views = tuple(domain.observe(domain_input) for domain in edges.domains)

@@ -92,7 +92,7 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
 
 
 def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
-    """Yield each pod whose request the decision would have met, with the refusal that replaces the decision."""
+    """Yield each pod whose request the decision granted, with the refusal that replaces the decision because it could not be saved."""
     known = {entry.pod.uid: entry for entry in state.entries}
     for entry in decided.turn.state.entries:
         if not entry.is_active or entry.deleting_since_ms is not None:

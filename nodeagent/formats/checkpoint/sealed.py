@@ -10,7 +10,7 @@ from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_j
 
 
 class SealError(NodeAgentError):
-    """One of the agent's files is damaged, has another form, or was written by a later version (`is_newer`)."""
+    """One of the agent's files is damaged, isn't in the expected format, or was written by a later version (`is_newer`)."""
 
     def __init__(self, message: str, *, way_out: str, is_newer: bool = False) -> None:
         super().__init__(

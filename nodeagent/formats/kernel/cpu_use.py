@@ -31,7 +31,7 @@ class Counted(Struct, frozen=True):
 
 
 class CpuHistograms(Struct, frozen=True):
-    """Histograms in the kernel's format. All of them were stopped at the same time."""
+    """Histograms in the kernel's format. Counting ended at the same time for all of them."""
 
     switches: Counted
     interrupt_entries: Counted

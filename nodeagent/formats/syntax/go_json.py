@@ -20,7 +20,7 @@ class GoJsonError(ValueError):
 
 
 class OldFormatError(GoJsonError):
-    """The text has a format that the program's current version doesn't read."""
+    """The text has the format of an earlier kubelet, which the current kubelet doesn't read."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

@@ -68,7 +68,7 @@ class Frame(Struct, frozen=True):
     heading: int
     """Index of the line with the table's heading."""
     offset: int
-    """Number of rows that were scrolled past. It is at most the number of all rows."""
+    """Number of rows that were scrolled past, at most the total number of rows."""
     page: int
     """Number of visible rows."""
 

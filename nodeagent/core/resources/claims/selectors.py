@@ -40,8 +40,8 @@ def check(expression: str) -> None:
     """Check the syntax and variables of an expression, without evaluating it.
 
     Raises:
-        SelectorError: the expression isn't valid CEL, or uses an unknown variable. An unknown function fails only at the evaluation,
-            which refuses the pod.
+        SelectorError: the expression isn't valid CEL, or uses an unknown variable. An unknown function is found only during
+            the evaluation, and the pod is then refused.
     """
     program, _ = _compile(expression)
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
