@@ -69,10 +69,10 @@ SMT = "/sys/devices/system/cpu/smt/control"
 MAIN_PID = "$(systemctl show -P MainPID nodeagent)"
 LAUNCHER_PID = "$(systemctl show -P MainPID nodeagent-launcher)"
 PIN = (
-    "printf '[Service]\\nExecStart=sleep infinity\\nAllowedCPUs=0-7\\n' >/run/systemd/system/db.service; systemctl daemon-reload;"
-    " systemctl start db; nodeagent pin db --cpus 1 --memory 16Mi --wait"
+    "printf '[Service]\\nExecStart=sleep infinity\\nAllowedCPUs=0-7\\n' >/run/systemd/system/ledger.service; systemctl daemon-reload;"
+    " systemctl start ledger; nodeagent pin ledger --cpus 1 --memory 16Mi --wait"
 )
-AS_BEFORE_PINNED = "test $(systemctl show -P AllowedCPUs db) = 0-7"
+AS_BEFORE_PINNED = "test $(systemctl show -P AllowedCPUs ledger) = 0-7"
 KUBELET = (
     "mkdir -p /var/lib/kubelet; echo 'cpuManagerPolicy: static' >/var/lib/kubelet/config.yaml;"
     """ echo '{"policyName":"static","defaultCpuSet":"0-15","checksum":1}' >/var/lib/kubelet/cpu_manager_state;"""
@@ -108,7 +108,7 @@ DAYS: dict[str, dict[str, Mishap]] = {
         "everything stopped while a unit is pinned": Mishap(
             f"{PIN}; systemctl stop nodeagent nodeagent-pods && {AS_BEFORE_PINNED}",
             ("agent_away",),
-            f"{LAUNCH}; {CONTROL} && ! {AS_BEFORE_PINNED} && nodeagent unpin db --wait && {AS_BEFORE_PINNED} && systemctl stop db",
+            f"{LAUNCH}; {CONTROL} && ! {AS_BEFORE_PINNED} && nodeagent unpin ledger --wait && {AS_BEFORE_PINNED} && systemctl stop ledger",
             in_metrics=False,
             ends_pods=True,
         ),
