@@ -8,6 +8,8 @@ from nodeagent.formats.syntax.tree import TreeNode
 from nodeagent.formats.syntax.yaml_tree import read_yaml
 
 _SEPARATOR = re.compile(rb"^---(?:\s|$)", re.MULTILINE)
+_TEMPLATE = b"{{"
+"""Start of an action in a template of Helm. In most places, it is no valid YAML or JSON."""
 _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 
 
@@ -19,6 +21,9 @@ def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] |
     Returns:
         None if the text can't be read to its end.
     """
-    if _JSON_START.match(content) and not _SEPARATOR.search(content):
-        return read_json(content, findings)
-    return read_yaml(content, findings)
+    read = read_json if _JSON_START.match(content) and not _SEPARATOR.search(content) else read_yaml
+    documents = read(content, findings)
+    if documents is None and (start := content.find(_TEMPLATE)) >= 0:
+        line = content.count(b"\n", 0, start) + 1
+        findings.add(line, "", "", "a template starts here: render the file first, for example with `helm template`")
+    return documents
