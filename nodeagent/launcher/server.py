@@ -205,7 +205,7 @@ class Launcher:
                 return self.start(client, parse_order(message, self.root))
             case "list" if "since" in message:
                 return self.runs.list_changes(str(message["since"]), MAX_LISTED)
-            case "list":  # agents without a token ask for all runs
+            case "list":  # the first request of an agent, which has no `since` yet, asks for all runs
                 rest = sorted(run_id for run_id in self.runs if run_id > str(message.get("after", "")))
                 page = [self.runs[run_id].as_document() for run_id in rest[:MAX_LISTED]]
                 return {"statuses": page, "more": len(rest) > MAX_LISTED}

@@ -361,7 +361,7 @@ def _release_without_agent(options: argparse.Namespace, answer: _ReleaseReport) 
                 releasing.drain(agent, reporter, _find_deadline(options, active))
             if releasing.restore_host_settings(node.config, forget=True):
                 answer.say("restored the CPUs of the host's interrupts, work queues and units")
-            # the cgroups are removed after the settings are restored, because the removal fails if processes of no pod are in them
+            # restore the settings first: the removal of the cgroups fails if they contain processes that belong to no pod
             if pods is not None:
                 _remove_cgroups(pods, answer)
             if options.purge:

@@ -121,7 +121,7 @@ def _parse_documents(
         found.extend(_parse_document(document, source, unknown))
     if not findings:
         return tuple(found)
-    # If a field is given twice, the intended pod is unknown. The whole text is then refused, and all other errors of
+    # If a field is given twice, the intended pod is unknown. The whole text is then refused, and all other errors in
     # the text are reported, too.
     for further in (finding for pod in found if isinstance(pod, RefusedPod) for finding in pod.findings):
         findings.add(further.line, further.field, further.value, further.allowed, further.words)

@@ -338,7 +338,7 @@ def _read_machine(document: Mapping[str, Any], where: str) -> Topology:
         if node.distances is not None and len(node.distances) != len(topology.numa):
             allowed = f"distances of NUMA node {node.id}: must be one for each of the {len(topology.numa)} nodes"
             raise ScenarioError(f"{where}: numa: {allowed}, not {shown(list(node.distances))}")
-    # In kubelet and in discovery, the number of a core is its lowest CPU. Equal cores are allocated in this order.
+    # Kubelet and discovery number a core by its lowest CPU. Equal cores are allocated in the order of these numbers.
     lowest = {core: min(cpus) for core, cpus in topology.cores.items()}
     return replace(topology, cpus=tuple(replace(cpu, core=lowest[cpu.core]) for cpu in topology.cpus))
 

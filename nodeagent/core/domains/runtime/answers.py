@@ -108,7 +108,7 @@ def build_response(
         if not one.wanted.cpus:
             waiting.append(BlockedContainer(one.id, CpuSet()))
             continue
-        # The container's cgroup doesn't have these CPUs yet, so other containers have to leave them.
+        # The container's cgroup doesn't have these CPUs yet: other containers must leave them first.
         taken = (one.wanted.cpus - one.effective) & overdue
         now = one.wanted.cpus - taken
         if not now and one.overdue and pool is not None:

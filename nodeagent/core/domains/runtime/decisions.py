@@ -349,12 +349,12 @@ def _refuse(
 ) -> tuple[Draft, tuple[Todo, ...]]:
     state, decide, world = draft.state, case.decide, case.node.world
     if decide.is_of_pod and not reason.startswith(OF_RESIZES):
-        # The pod as a whole is refused. The refusal is stored with one of its containers, because the runtime may ask again for this
-        # container, whose own request is met.
+        # The pod as a whole is refused, although this container's own request could be met. The refusal is stored with this
+        # container, because the runtime may ask for it again.
         reason, message = RESIZE_INFEASIBLE, f"{reason}: {message}"
     stepped = record_decision(state.runtime, decide.key, decide.id, f"{reason}: {message}")
     known = next((one for one in state.runtime.refused if one.key == decide.key), None)
-    # If the agent decides again on a refused request by itself, it reports the refusal only once.
+    # If the agent decides again on a refused request without being asked, it doesn't report the same refusal again.
     is_told = known is not None and (
         known.reason == f"{reason}: {message}"
         if known.is_deferred

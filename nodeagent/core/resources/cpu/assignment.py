@@ -101,8 +101,8 @@ class _Picker:
         return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
-        # A group that is part of two larger groups is listed twice, and may have been taken in the meantime. Under kubelet's erratum of
-        # average group sizes, a core is listed even if one of its CPUs is in use.
+        # A group that is part of two larger groups is listed twice, so it may have been taken since it was listed. With kubelet's
+        # erratum that averages the sizes of groups, a core is listed even if one of its CPUs is in use.
         return self.picking.averages or not cpus & ~self.free
 
     def take_whole_nodes_and_sockets(self) -> None:

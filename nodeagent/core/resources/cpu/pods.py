@@ -151,7 +151,7 @@ def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> 
         elif container.cpus == 0:
             sharing.append(container.name)
         elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
-            # The sidecar keeps running in the shared pool. So this init container gets its CPUs later, from outside of the pool.
+            # A sidecar keeps running on these shared CPUs, so this init container gets its CPUs later, from outside of the shared pool.
             waiting.append((container.name, container.cpus, pool))
         else:
             chosen = assign_slice(container.name, container.cpus, pool)
