@@ -37,7 +37,7 @@ demo: guest-packages
 test: guest-packages
 	$(PYTEST) $(AT_ONCE) tests integration
 
-# Every test but the long forms in guests, in some 45 minutes on two processors: in at most four guests (a failure takes one more), two
+# Every test but the long forms in guests, in some 27 minutes on two processors: in at most four guests (a failure takes one more), two
 # at a time.
 test-all: guest-packages
 	$(PYTEST) $(AT_ONCE) --all tests integration
