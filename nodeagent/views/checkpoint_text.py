@@ -1,4 +1,4 @@
-"""Text of a kubelet checkpoint, made from the values of formats/checkpoint/checkpoint_versions.py."""
+"""Text of a kubelet checkpoint, formatted from a decoded `Checkpoint`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from nodeagent.views.wording.words import format_bytes, format_count
 
 
 def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Summarise a checkpoint in a few lines, and state whether the checkpoint is undamaged."""
+    """Summarise a checkpoint in a few lines, which also say whether the checkpoint is damaged."""
     pods = checkpoint.promises.pods
     containers = len(checkpoint.by_id) or sum(len(pod.holders) for _, pod in pods)
     lines = [f"{field} {policy}" for field, policy in sorted(checkpoint.policies.items())]
@@ -27,7 +27,7 @@ def summarise_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def format_agreement(found: Sequence[Disagreement]) -> Iterator[str]:
-    """Report whether the file agrees with the node's state, and list the differences."""
+    """State whether the checkpoint agrees with the node's state, and list the differences."""
     yield "  DIFFERS from the node's state:" if found else "  agrees with the node's state"
     for each in found:
         pod = f"pod {each.pod}" if each.pod or each.container else ""
@@ -37,9 +37,9 @@ def format_agreement(found: Sequence[Disagreement]) -> Iterator[str]:
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> Iterator[str]:
-    """Format the whole checkpoint: first the values of the node, then one line per container.
+    """Format the whole checkpoint: first the node's values, then one line per container.
 
-    Names are escaped, because the file may be hostile.
+    Unprintable characters are escaped, because the file may contain hostile names.
     """
     return map(printable, _format_lines(checkpoint))
 

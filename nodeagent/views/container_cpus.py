@@ -1,4 +1,4 @@
-"""CPUs of a container as lists and masks for other tools. `nodeagent cpus` prints them."""
+"""CPUs of a container as lists and masks, in the formats that other tools expect. `nodeagent cpus` prints them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def describe_container_cpus(pod: Pod, container: str, placement: ContainerPlacem
         pod: the pod of the container.
         container: the container's name.
         placement: the container's CPUs and memory nodes.
-        is_closed: whether the host's processes are kept off the container's exclusive CPUs.
+        is_closed: whether host processes are kept off the container's exclusive CPUs.
     """
     sets: dict[str, CpuSet | NumaSet] = {
         "cpus": placement.exclusive_cpus | placement.shared_cpus,

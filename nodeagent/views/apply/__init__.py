@@ -1,1 +1,1 @@
-"""Output of `apply`, `diff` and `delete`: the effect of each manifest, and the placement of the manifest's pod."""
+"""Output of `apply`, `diff` and `delete`: the effect of each manifest, and the CPUs and NUMA nodes that its pod gets."""

@@ -1,4 +1,4 @@
-"""Effect of applying or deleting manifests, as documents of plain values. docs/schema describes these documents."""
+"""Documents that describe the effect of applying or deleting manifests. Their schemas are in docs/schema."""
 
 import difflib
 from collections.abc import Collection
@@ -26,13 +26,13 @@ _HIDDEN, _CHANGED = "(hidden)", "(hidden, another one)"
 
 
 class AppliedPod(Struct, frozen=True):
-    """Pod of an applied manifest, with the kind of the change and the decision."""
+    """Pod of an applied manifest, with the kind of change and the decision on the pod."""
 
     pod: Pod
     before: Pod | None
-    """Installed pod with the same name. None means that there is none."""
+    """Currently installed pod with the same name. None means that no such pod is installed."""
     path: str
-    """Path of the manifest, which may not exist yet."""
+    """Path under which the manifest is installed. For `nodeagent diff`, the file may not exist yet."""
     change: str
     """Kind of the change: `created`, `changed` or `unchanged`."""
     restarts: bool
@@ -89,7 +89,7 @@ def describe_applied(applied: AppliedPod) -> Document:
 
 
 def compare_pods(before: Pod | None, after: Pod) -> list[str]:
-    """Compare the effective fields of two pods, and return the lines of a unified diff without its heading.
+    """Compare two pods field by field, with defaults filled in. Return the lines of a unified diff, without the `---` and `+++` lines.
 
     The values of environment variables are hidden, because they may be secret.
     """
@@ -100,7 +100,9 @@ def compare_pods(before: Pod | None, after: Pod) -> list[str]:
 
 
 def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
-    """Format a pod as the lines of a manifest. Environment variables that aren't in `known` are marked as changed."""
+    """Format a pod as the lines of a manifest, and hide the values of environment variables. A variable that isn't in `known` (container,
+    name, value) is marked as changed.
+    """
     import yaml  # noqa: PLC0415 - only for pods that differ
 
     is_hashed = pod.uid == hash_uid(pod)

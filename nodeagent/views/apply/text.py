@@ -1,4 +1,4 @@
-"""Effect of manifests as text. Each pod has one line, followed by notes."""
+"""Text output of `apply`, `diff` and `delete`. Each pod has one line, followed by details and notes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -59,7 +59,9 @@ def format_refused(document: Document, width: int = WIDTH) -> str:
 
 
 def format_differences(document: Document, width: int = WIDTH) -> str:
-    """Format the differences from the installed manifests, with the effect of each difference. Unchanged pods are left out."""
+    """Format how the manifests differ from the installed ones, and what each difference does to the running pod. Unchanged pods are left
+    out.
+    """
     documents = [one for one in document.get("documents", ()) if one["change"] != "unchanged"]
     lines = [f"{one['kind']} {one['name']} {_CHANGE_VERBS[one['change']]} ({one['file']})" for one in documents]
     for pod in document["pods"]:
@@ -73,7 +75,7 @@ def format_differences(document: Document, width: int = WIDTH) -> str:
 def format_deleted(document: Document) -> str:
     """Format the removed manifests, with one line per pod, or per file without pods.
 
-    If the command has waited, `left` in the document lists the pods that haven't ended.
+    If the command waited for the pods to end, `left` in the document lists the pods that are still running.
     """
     lines, left = [], document.get("left")
     for file in document["files"]:
@@ -93,7 +95,7 @@ def format_deleted(document: Document) -> str:
 
 
 def format_decision(entry: PodEntry, promises: Promises, *, restarts: bool) -> str:
-    """Describe the agent's decision on a pod. `restarts` means that the pod should replace a running pod."""
+    """Describe the agent's decision on a pod. `restarts` tells whether the pod replaces a running pod."""
     pod = entry.pod
     if entry.refusal is not None:
         return f"pod {pod.full_name} refused: {entry.refusal.reason}: {entry.refusal.message}{_POD_STAYS if restarts else ''}\n"

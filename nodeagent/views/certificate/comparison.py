@@ -1,4 +1,4 @@
-"""Comparison of reports with the report of a good run. Each difference is divided by the threshold of its measure, and the differences are
+"""Comparison of run reports with the report on a good run. Each difference is divided by its measure's threshold, and the differences are
 sorted by the quotient.
 """
 
@@ -52,8 +52,8 @@ _RATE_FACTS = (
 )
 _RATES = frozenset(title for *_, title in _RATE_FACTS)
 _LEAST_RATE_FACTOR, _LEAST_COUNT = 2, 10
-"""Minimum factor and minimum number of occurrences by which two rates must differ to count as different. A few occurrences are usual in
-every run.
+"""Minimum factor and minimum number of occurrences by which two rates must differ to count as different. A small difference is usual
+between any two runs.
 """
 _OF_CPU = re.compile(r" of CPU \d+$")
 
@@ -68,13 +68,13 @@ class ReadReport(Struct, frozen=True):
     status: int | None
     """Exit status of the command. None means that a signal ended the command."""
     measures: Mapping[str, tuple[int | None, str | None]]
-    """Value and largest cause of each measure, by name. None means that the value or cause is unknown. Measures that this version doesn't
-    know are left out.
+    """Value and main cause of each measure, by the measure's name. None means that the value or cause is unknown. Measures that this
+    version doesn't know are left out.
     """
     thresholds: Mapping[str, int]
-    """Highest rate that is allowed in a clean run, by measure."""
+    """Highest rate that doesn't count as a disturbance, by measure."""
     timeline: tuple[tuple[int, Mapping[str, int]], ...]
-    """Parts of the run, each with its duration in microseconds and its measures in thousandths."""
+    """Consecutive intervals of the run, each with its duration in microseconds and the values of its measures in thousandths."""
     facts: Mapping[str, Any]
     """Properties of the run and the node, by their displayed names."""
 
@@ -132,7 +132,7 @@ def read_report(text: bytes, name: str) -> ReadReport:
 
 
 def _read_quiet(quiet: JsonValue) -> dict[str, Any]:
-    """Read the quiet settings. The numbers of CPUs are left out, because equal settings on other CPUs aren't a difference."""
+    """Read the quiet settings. CPU numbers are removed, so that equal settings on different CPUs count as equal."""
 
     def join(field: str, value: str) -> str:
         settings = quiet.field(field).each(
@@ -149,7 +149,7 @@ def _read_fact(value: JsonValue) -> str | int:
 
 
 def describe_comparison(good: ReadReport, bad: Iterable[ReadReport]) -> Document:
-    """Describe how reports differ from a good report. The differences of each report are sorted, the largest first."""
+    """Describe how each report differs from the good report. The differences of a report are sorted, the largest first."""
     return {
         "kind": KIND,
         "version": VERSION,
@@ -189,7 +189,7 @@ def _describe_run(report: ReadReport) -> Document:
 
 
 def _is_same_fact(name: str, good: ReadReport, bad: ReadReport) -> bool:
-    """Return whether a property is the same in both reports. Frequencies and rates may vary as much as they usually do between runs."""
+    """Return whether a property is the same in both reports. Frequencies and rates count as the same if they differ only slightly."""
     was, value = good.facts[name], bad.facts[name]
     if was is None or value is None or name not in _FREQUENCIES | _RATES:
         return bool(was == value)
@@ -249,14 +249,16 @@ def _format_run(run: Mapping[str, Any]) -> str:
 
 
 def format_exit(status: int | None) -> str:
-    """Format the end of a run. The result is empty for a command that succeeded."""
+    """Format how the command ended. The result is empty for a command that succeeded."""
     if status is None:
         return ", ended by a signal"
     return "" if status == 0 else f", exit status {status}"
 
 
 def format_same(run: Mapping[str, Any]) -> str:
-    """Format what was compared with the good run. The result is empty if a difference was found."""
+    """State that no difference was measured, and list the compared measures and properties. The result is empty if any difference was
+    found.
+    """
     if run["differences"] or run["facts"]:
         return ""
     return f"no difference in {', '.join(run['same'])} was measured"
@@ -271,7 +273,7 @@ def format_duration(per_mille: int) -> str:
 
 
 def format_fact(name: str, value: object) -> str:
-    """Format the value of a property. Hashes are left out, because readers can't interpret them."""
+    """Format the value of a property. The result is empty for a hash, which tells readers nothing."""
     if "hash" in name or name == "the command":
         return ""
     return "unknown" if value is None else str(value) or "none"

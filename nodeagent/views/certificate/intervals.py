@@ -1,4 +1,4 @@
-"""Shares of time, computed from two samples of the kernel's counters."""
+"""Shares of a run's time, such as steal or throttling, computed from two samples of the kernel's counters."""
 
 from collections.abc import Mapping
 from operator import itemgetter
@@ -27,16 +27,16 @@ _NOT_OF_TASKS = ("idle", "iowait", *_INTERRUPTIONS)
 class Interval(Struct, frozen=True):
     elapsed_us: int
     rates: Mapping[str, int]
-    """Shares of the interval in thousandths, by the names of disturbances. Unknown shares are missing."""
+    """Share of the interval that each disturbance took, in thousandths, by the disturbance's name. Unknown shares are missing."""
 
 
 def share(part: int, whole: int) -> int:
-    """Return a part as a share in thousandths, at most 1000."""
+    """Return `part` as a share of `whole`, in thousandths. The share is at most 1000."""
     return min(1000, round(1000 * part / max(1, whole)))
 
 
 def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str, int]] | None:
-    """Return the increase of each column of /proc/stat in microseconds, by CPU. None means that the increases are unknown."""
+    """Return the increase of each column of /proc/stat in microseconds, for each CPU. None means that the increases are unknown."""
     was, now = (parse_cpu_times_us(texts.files.get(STAT, "")) for texts in (first, last))
     if not was or not now:
         return None
@@ -48,13 +48,14 @@ def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str,
 
 
 def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
-    """Return the time for which tasks, except the job's own, ran on some CPUs. None means that the time is unknown.
+    """Return how long tasks of others ran on the job's CPUs. None means that the time is unknown.
 
-    The scheduler's run times are exact, but don't include the time of a task that has not left its CPU yet. The CPU's non-idle time
-    includes such a task, but is imprecise. The non-idle time is therefore used only if it is larger by more than its error.
+    The scheduler's run times are exact, but don't include the time of a task that has not left its CPU yet. The CPUs' non-idle time
+    includes such a task, but is imprecise. From the non-idle time, its largest possible error is subtracted, and the larger of the two
+    values is returned.
 
-    Run times include interrupts and steal during a task. Some kernels don't include these in the job's own time (IRQ_TIME_ACCOUNTING,
-    PARAVIRT_TIME_ACCOUNTING), so interrupts and steal aren't counted as other tasks.
+    Run times include interrupts and steal during a task. Some kernels leave these out of the job's own time (IRQ_TIME_ACCOUNTING,
+    PARAVIRT_TIME_ACCOUNTING), so interrupts and steal are subtracted from the run times.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
@@ -68,9 +69,9 @@ def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -
 
 
 def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> dict[int, int] | None:
-    """Return the time for which tasks or interrupts kept CPUs busy, for each of these CPUs. None means that the times are unknown.
+    """Return how long tasks or interrupts kept each of these CPUs busy. None means that the times are unknown.
 
-    Run times don't include interrupts that arrive while a CPU is idle, so nothing is subtracted from the run times.
+    Interrupts count as busy time here, so they aren't subtracted from the scheduler's run times.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_not_idle_us(first, last, cpus, _NOT_BUSY)
@@ -81,11 +82,11 @@ def find_sibling_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> dict[int
 
 
 def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[int, str] | None:
-    """Return the time for which the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means that the
-    time is unknown.
+    """Return how long the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means that the time is
+    unknown.
 
-    The cgroup is empty for the job's own cgroup, and otherwise a path below the mount point. The counter of a parent cgroup includes time
-    of other tasks on other CPUs. The job therefore lost at most the time in which it didn't run.
+    The cgroup is given as a path below the mount point, and is empty for the job's own cgroup. The counter of a parent cgroup includes time
+    of other tasks on other CPUs, so this time is limited to the time in which the job didn't run.
     """
     found = {}
     was_us, now_us = (texts.counters(CPU_STAT).get("usage_usec", 0) for texts in (first, last))
@@ -109,8 +110,8 @@ def _find_busy_us_by_idle(first: FileTexts, last: FileTexts, cpus: CpuSet, own_u
 def _find_not_idle_us(
     first: FileTexts, last: FileTexts, cpus: CpuSet, not_busy: tuple[str, ...]
 ) -> dict[int, int] | None:
-    """Return the time between two samples minus the time in the columns `not_busy` of /proc/stat and minus the largest error, by CPU. None
-    means that the time is unknown.
+    """Return, for each CPU, the time between two samples minus the time in the columns `not_busy` of /proc/stat. The largest possible error
+    is subtracted, too. None means that the time is unknown.
     """
     times = subtract_cpu_times(first, last)
     if times is None or not all(cpu in times for cpu in cpus):
@@ -124,7 +125,8 @@ def measure_interval(
 ) -> Interval:
     """Compute how the time between two samples was used.
 
-    The scheduler's run times aren't used, because the run time of a running task may belong to an earlier interval.
+    The scheduler's run times aren't used. They are updated only when a task leaves its CPU, so they may include time of an earlier
+    interval.
 
     Args:
         before: the sample at the start.
@@ -156,7 +158,7 @@ def measure_interval(
 
 
 def halve_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Merge each pair of neighbouring intervals, so that a long run has no more intervals than a short one."""
+    """Merge neighbouring intervals in pairs. A long run thereby never has more intervals than the fixed maximum."""
     return tuple(_join(*intervals[index : index + 2]) for index in range(0, len(intervals), 2))
 
 

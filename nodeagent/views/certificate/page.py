@@ -1,4 +1,4 @@
-"""HTML page with the disturbances of several runs and their timelines, without scripts or other files."""
+"""HTML page that shows the disturbances and timelines of several runs. The page contains no scripts, and loads no other files."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from nodeagent.views.certificate.words import format_rate
 _COMMAND = re.compile("`([^`]+)`")
 _WIDTH, _ROW, _LABEL, _AXIS = 720, 36, 140, 20
 _TIMES = 90
-"""Minimum width in pixels for the two times below a timeline, which may be shorter."""
+"""Minimum width in pixels for the start and end times below a timeline. The timeline itself may be shorter."""
 _STYLE = """:root { color-scheme: light dark } body { font: 15px sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em }
 h2 { font-size: 1.15em; margin: 2em 0 0.5em; overflow-wrap: anywhere } table { border-collapse: collapse; margin: 0.5em 0 1em }
 th, td { padding: 0.25em 1.5em 0.25em 0; text-align: left; vertical-align: top }
@@ -24,11 +24,11 @@ svg text { fill: currentColor; font: 12px sans-serif }
 
 
 def render_page(reports: Iterable[ReadReport], document: Mapping[str, Any]) -> str:
-    """Render the reports of a comparison, each with its timeline. The good report is the first.
+    """Render the compared reports as a page, each with its timeline. The good report is the first.
 
     Args:
-        reports: the reports.
-        document: the comparison of the same reports.
+        reports: the reports, the good one first.
+        document: the comparison of these reports, as `describe_comparison` returns it.
     """
     runs = (document["good"], *document["others"])
     longest_us = max(run["microseconds"] for run in runs)
@@ -67,7 +67,7 @@ def _format_remedy(text: str) -> str:
 
 
 def _draw_timeline(report: ReadReport, longest_us: int) -> str:
-    """Draw a row of bars for each measure that has ever exceeded its threshold. The time scale is the same for all runs."""
+    """Draw a row of bars for each measure that exceeds its threshold in any interval. The time scale is the same for all runs."""
     rows = [
         name
         for name, most in report.thresholds.items()

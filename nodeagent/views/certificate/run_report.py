@@ -1,4 +1,4 @@
-"""Report on one run: changes of the kernel's counters between the run's first and last instruction, and a verdict on them."""
+"""Report on one run: how much the kernel's counters increased between the first and the last instruction, and the verdict on the run."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,20 +60,20 @@ Document = dict[str, Any]
 
 
 class OtherTasks(Struct, frozen=True):
-    """Tasks of other owners on the job's CPUs, as far as the caller may see them."""
+    """Tasks on the job's CPUs that don't belong to the job, as far as the caller may see them."""
 
     tasks: list[Document] | None
-    """Tasks as documents, sorted by time. None means that the tasks are unknown."""
+    """Tasks as documents, sorted by CPU time. None means that the tasks are unknown."""
     is_complete: bool
-    """Whether the kernel has counted every task on these CPUs."""
+    """Whether the kernel counted the time of every task on these CPUs."""
     reasons: Mapping[str, str] = {}
-    """Reasons for unknown values, by field."""
+    """Reasons why values are unknown, by the field of the report."""
     counted_us: int = 0
-    """Time in which the kernel counted tasks, in microseconds, slightly longer than the run."""
+    """Time during which the kernel counted tasks, in microseconds. It is slightly longer than the run."""
 
 
 class RunObservation(Struct, frozen=True):
-    """All observations of one run."""
+    """Everything that was observed about one run."""
 
     location: JobLocation
     first: FileTexts
@@ -81,22 +81,22 @@ class RunObservation(Struct, frozen=True):
     samples: Samples
     environment: FileTexts
     result: Mapping[str, Any]
-    """Report of the process that waited for the command: times, exit status and resource usage."""
+    """Result from the process that waited for the command: times, exit status and resource usage."""
     others: OtherTasks
     bound_interrupts: frozenset[str]
-    """Labels of the interrupts that the kernel doesn't allow to be moved."""
+    """Labels of the interrupts that the kernel doesn't allow anyone to move to other CPUs."""
     own_interrupts: frozenset[str]
     """Labels of the interrupts of the devices that are allocated to the job."""
     configuration_hash: str | None
     quiet: Mapping[str, Any] | None = None
-    """Quiet settings of the job: the profile's name, the applied settings with values, and the settings that aren't in effect, with
-    reasons.
+    """Settings that keep the host quiet for the job: the profile's name, the applied settings with their values, and the settings that
+    aren't in effect, with the reasons.
 
-    None means that none were requested.
+    None means that the job requested no such settings.
     """
     thresholds: Mapping[str, Threshold] = THRESHOLDS
     is_first_run: bool = True
-    """Whether this is the first command that runs in this cgroup."""
+    """Whether no earlier command has run in this cgroup."""
 
 
 def describe_run(seen: RunObservation) -> Document:
@@ -229,9 +229,9 @@ def describe_run(seen: RunObservation) -> Document:
 def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> MeasuredRate | None:
     """Judge the time of other tasks on all CPUs together.
 
-    If the kernel counted each task, tasks that can't run on other CPUs aren't a disturbance, and the time is a share of the run's duration:
-    many CPUs don't hide a task that takes one of them. Otherwise, the time is a share of the CPU time, as its error grows with the number
-    of CPUs.
+    If the kernel counted every task, tasks that are bound to these CPUs don't count as a disturbance. The time is then a share of the run's
+    duration, so that a task that fully uses one of many CPUs is noticed. Otherwise, the time is a share of the CPU time of all CPUs,
+    because its error grows with their number.
     """
     movable = [one for one in others.tasks or [] if one["movable"]]
     if others.is_complete:
@@ -242,7 +242,7 @@ def _judge_others(others: OtherTasks, others_us: int | None, whole_us: int) -> M
 
 
 def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredRate:
-    """Judge only the busiest sibling thread. The threshold is then the same for any number of siblings, and idle siblings don't hide a busy
+    """Judge only the busiest sibling thread, so that the same threshold suits any number of siblings, and idle siblings don't hide a busy
     one.
     """
     most_us = max(sibling_us.values(), default=0)
@@ -250,8 +250,8 @@ def _judge_siblings(sibling_us: Mapping[int, int], elapsed_us: int) -> MeasuredR
 
 
 def _judge_steal(times: Mapping[int, Mapping[str, int]], elapsed_us: int, cpus: CpuSet) -> MeasuredRate:
-    """Judge the time that the hypervisor took (steal), minus the error of its counter, only on the CPU that lost most. The job's other CPUs
-    don't hide this CPU.
+    """Judge the time that the hypervisor took (steal), minus the error of its counter. Only the CPU that lost the most time is judged, so
+    that the other CPUs don't hide the loss.
     """
     most_us = max(0, max((times[cpu].get("steal", 0) for cpu in cpus), default=0) - TICK_US)
     return MeasuredRate(share(most_us, elapsed_us), most_us)
@@ -272,17 +272,18 @@ def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> Mea
 
 
 def _judge_drops(khz: Iterable[tuple[int, int]]) -> MeasuredRate | None:
-    """Judge only the CPU whose frequency fell most. Cores of several kinds have different frequencies all the time.
+    """Judge only the CPU whose frequency fell most. CPUs aren't compared with each other, because cores of different kinds always have
+    different frequencies.
 
     Args:
-        khz: the earlier or highest, and the later or lowest frequency of each CPU.
+        khz: two frequencies of each CPU: the earlier or highest one, then the later or lowest one.
     """
     drops = (MeasuredRate(share(max(0, was - is_khz), was), max(0, was - is_khz)) for was, is_khz in khz)
     return max(drops, key=lambda one: (one.rate, one.amount), default=None)
 
 
 def _find_limits(seen: RunObservation, cpus: CpuSet) -> list[tuple[int, int]]:
-    """Return the frequency limit of each CPU at the start and at the end, if both are known."""
+    """Return the frequency limits at the start and at the end. A CPU is left out unless both limits are known."""
     pairs = (
         [texts.number(frequency_file(cpu, "scaling_max_freq")) for texts in (seen.first, seen.last)] for cpu in cpus
     )
@@ -290,7 +291,7 @@ def _find_limits(seen: RunObservation, cpus: CpuSet) -> list[tuple[int, int]]:
 
 
 def _describe_cgroup(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe the resource usage of the job's processes, by the counters of their cgroup."""
+    """Describe the resource usage of the job's processes, from the counters of the job's cgroup."""
     found: Document = {}
     for file, fields in (
         (
@@ -404,7 +405,7 @@ def _describe_frequency(
 def _describe_thermal(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
     """Describe how often and how long CPUs were throttled because of heat.
 
-    The largest count is used, because CPUs share the counters of their core and package.
+    The largest count of any CPU is used, not the sum, because the CPUs of a core or package share their counters.
     """
     found: Document = {}
     for field, names in (("times", THROTTLE_COUNTS), ("milliseconds", THROTTLE_TIMES)):
@@ -436,7 +437,9 @@ def _describe_idle_states(seen: RunObservation, cpus: CpuSet, unknown: dict[str,
 
 
 def _describe_main_thread(seen: RunObservation, unknown: dict[str, str]) -> Document:
-    """Describe the context switches of the command's main thread, whose counters the kernel still shows when the command ends."""
+    """Describe the context switches of the command's main thread. The kernel still shows this thread's counters at the end
+    of the command.
+    """
     found = parse_task_switches(seen.result.get("sched") or "")
     fields = {
         "migrations": "se.nr_migrations",
@@ -449,7 +452,7 @@ def _describe_main_thread(seen: RunObservation, unknown: dict[str, str]) -> Docu
 
 
 def _describe_node(seen: RunObservation, cpus: CpuSet, unknown: dict[str, str]) -> Document:
-    """Describe the properties of the node on which the speed of a run depends."""
+    """Describe the properties of the node that affect the speed of a run."""
     texts = seen.environment
     model, microcode = parse_microcode(texts.files.get(CPU_INFO, ""), next(iter(cpus), 0))
     cmdline = texts.files.get(COMMAND_LINE)

@@ -1,4 +1,4 @@
-"""Summary of the samples that were taken while a command ran. The size of the summary doesn't depend on the length of the run."""
+"""Summary of the samples that were taken while a command ran. A longer run doesn't make the summary larger."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,13 @@ from nodeagent.formats.kernel.usage import parse_container_usage, remote_bytes
 from nodeagent.views.certificate.intervals import Interval, halve_intervals, measure_interval
 
 BUSY_NS = 250_000_000
-"""Minimum time between two samples, in nanoseconds, from which a CPU's load is computed. /proc/stat has a precision of only 10 ms.
+"""Minimum time, in nanoseconds, between two samples from which a CPU's load is computed. With a shorter time, the load would be inexact,
+because /proc/stat has a precision of only 10 ms.
 
-At the start of a run, samples are closer together, and governors are still raising the frequency.
+At the start of a run, samples are taken more often than this, and governors are still raising the frequency.
 """
 _BUSY_PER_MILLE = 900
-"""Minimum busy share of a CPU between two samples, in thousandths.
-
-Only the frequencies of CPUs with at least this share are used.
+"""Minimum share of the time, in thousandths, for which a CPU must be busy between two samples. The frequencies of other CPUs are ignored.
 """
 _MOST_INTERVALS = 128
 
@@ -25,11 +24,11 @@ _MOST_INTERVALS = 128
 class Samples(Struct, frozen=True):
     count: int = 0
     memory_bytes: dict[int, int] | None = None
-    """Memory by NUMA node in the sample with the most remote memory. None means that no sample had this information."""
+    """Memory on each NUMA node, in the sample with the most remote memory. None means that no sample had this information."""
     remote_bytes: int = 0
-    """Remote memory in the same sample, in bytes."""
+    """Bytes of remote memory in the sample of `memory_bytes`."""
     khz: Mapping[int, tuple[int, int]] = {}
-    """Lowest and highest frequency of each CPU that was ever busy, by CPU."""
+    """Lowest and highest frequency of each CPU while the CPU was busy."""
     intervals: tuple[Interval, ...] = ()
 
 
@@ -44,7 +43,7 @@ def add_sample(
 
     Args:
         samples: summary of the earlier samples.
-        texts: an older sample from which the load of CPUs is measured, the previous sample, and the sample to add.
+        texts: three samples: an older one (the CPUs' load is measured since then), the previous one, and the one to add.
         cpus: CPUs of the job.
         siblings: the other threads of the job's cores. None means that these threads are unknown.
         nodes: NUMA nodes of the job's CPUs.

@@ -23,13 +23,13 @@ _SENTENCES = {
 
 
 def format_measure(measure: Document) -> str:
-    """Format one measure and its largest cause as a sentence without a full stop."""
+    """Format one measure and its main cause as a sentence without a full stop."""
     sentence = _SENTENCES[measure["name"]].format(format_rate(measure["unit"], measure["value"]))
     return f"{sentence} (mostly {measure['source']})" if measure["source"] else sentence
 
 
 def format_rate(unit: str, rate: int) -> str:
-    """Format a rate with its unit, such as per second or per cent."""
+    """Format a rate with its unit, such as `5 times a second` or `2.5 %`."""
     if unit == PER_MILLE:
         return f"{rate / 10:.1f} %" if rate < 100 else f"{round(rate / 10)} %"
     times = "once" if rate == 1 else f"{rate} times"

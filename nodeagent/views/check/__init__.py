@@ -1,1 +1,1 @@
-"""Output of `nodeagent check`: checks whether a node is suitable for pinning, one function per check."""
+"""Output of `nodeagent check`, which tells whether a node is suitable for pinning. Each check is one function."""

@@ -1,4 +1,4 @@
-"""Check that the configured extended resources have devices. This module is imported only if such resources are configured."""
+"""Check that each configured extended resource has devices. This module is imported only if the configuration has such resources."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ _LIST_COMMAND = "nodeagent topology --devices # lists the devices with their NUM
 
 
 def check_devices(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the configured selections of devices. Yield nothing if none are configured."""
+    """Check that the configured selectors match devices whose NUMA nodes are known. Yield nothing if no devices are configured."""
     there = facts.devices
     if there is None or facts.config is None:
         return

@@ -144,7 +144,7 @@ def check_governor(facts: NodeFacts) -> CheckResult:
 
 
 def _set_governor(name: str, cpus: Iterable[int], facts: NodeFacts) -> str:
-    """Return the command that sets the frequency governor of these CPUs only."""
+    """Return a shell command that sets the frequency governor of these CPUs and no others."""
     chosen = CpuSet.from_ids(cpus)
     return f"sudo cpupower {'' if chosen == facts.topology.online else f'-c {chosen} '}frequency-set -g {name}"
 
@@ -175,9 +175,9 @@ def check_competing_services(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def check_kubelet(facts: NodeFacts) -> CheckResult:
-    """Check that kubelet doesn't allocate CPUs that the agent manages.
+    """Check that kubelet and the agent don't both allocate CPUs.
 
-    With `nriSocket`, kubelet's CPU and memory managers must be off even while kubelet is stopped.
+    With `nriSocket`, kubelet's CPU and memory managers must be off, even if kubelet isn't running now.
     """
     if not _sees_cgroups(facts):
         return CheckResult("kubelet", Level.UNKNOWN, _CGROUPS_MISSING)
@@ -215,9 +215,9 @@ def check_kubelet(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kubelet_state(facts: NodeFacts) -> tuple[str | None, bool]:
-    """Return the CPU manager policy in kubelet's checkpoint, and whether the checkpoint assigns CPUs.
+    """Return the CPU manager policy in kubelet's checkpoint, and whether the checkpoint assigns CPUs to containers.
 
-    If it is unreadable, return None and False.
+    If the checkpoint is unreadable, return None and False.
     """
     try:
         document = json.loads(facts.text(KUBELET_STATE) or "")

@@ -7,7 +7,7 @@ from nodeagent.views.check.placement import find_whole_cores
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, parse_kernel_version
 
 _FIRST_WITH_PARTITIONS = (6, 7)
-"""First kernel in which a cpuset partition may be below cgroups that aren't partitions."""
+"""First kernel that allows a cpuset partition whose parent cgroup isn't a partition."""
 _NONE_EXCLUSIVE = "no CPU is allocated exclusively"
 
 
@@ -78,7 +78,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
 
 
 def _find_pod_cpus(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods may get exclusively. Siblings of reserved CPUs are left out."""
+    """Return the CPUs that pods can get exclusively, if whole cores are reserved. Siblings of reserved CPUs are therefore left out."""
     return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 
@@ -133,15 +133,15 @@ def check_nohz_full(facts: NodeFacts) -> CheckResult:
 
 
 def _read_kernel_cpus(facts: NodeFacts, seen: CpuSet, parameter: str) -> CpuSet | None:
-    """Return the online CPUs that a kernel parameter lists. If sysfs doesn't show them, read the kernel's command line.
+    """Return the online CPUs that a kernel parameter lists. If sysfs doesn't show them, parse the kernel's command line instead.
 
     Args:
         facts: the data of the node.
-        seen: the CPUs according to sysfs.
+        seen: the CPUs that sysfs shows.
         parameter: the name of the parameter.
 
     Returns:
-        The CPUs. None means that the CPUs are unknown.
+        The CPUs, or None if they are unknown.
     """
     # Every kernel has the file `isolated`, but a kernel without tickless CPUs lacks the file `nohz_full`.
     if seen or facts.text(f"{CPUS}/isolated") is not None:

@@ -1,6 +1,6 @@
-"""Checks of the kernel settings that disturb measurements or latency, as a table with one row per setting.
+"""Checks of kernel settings that can disturb measurements or increase latency, as a table with one row per setting.
 
-Each row has the level of the result for each purpose of a node. Files that a kernel doesn't have are left out.
+Each row says how serious the result is on a node for services and on a node for benchmarks. A setting is skipped if its file doesn't exist.
 """
 
 import re
@@ -31,32 +31,36 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts, Purpos
 _BENCHMARK_PERF_RATE = 1000
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
 _DEEP_US = 10
-"""Exit latency in microseconds above which an idle state counts as deep. Shallow states (C1, C1E) need at most a few microseconds."""
+"""Exit latency, in microseconds, above which an idle state counts as deep. Leaving a shallow state (C1, C1E) takes at most a few
+microseconds.
+"""
 
 
 class _Rule(Struct, frozen=True):
-    """Kernel setting, with a test for values that have a disadvantage."""
+    """One row of the table: a kernel setting, and a test that finds its disadvantageous values."""
 
     check: str
     path: str
     is_costly: Callable[[str], bool]
-    """Function that returns whether a value, without the line end, has the disadvantage."""
+    """Function that returns whether a value has the disadvantage. The value has no line end."""
     reason: str
-    """Description of the disadvantage. `{}` is replaced by the value."""
+    """Description of the disadvantage, for values that have it. `{}` is replaced by the value."""
     fine: str
-    """Text for all other values. `{}` is replaced by the value."""
+    """Description of all other values. `{}` is replaced by the value."""
     levels: tuple[Level, Level]
-    """Levels of the result: for a service, and for a benchmark."""
+    """Levels of a result with the disadvantage: on a node for services, and on a node for benchmarks."""
     fix: str
-    """Command that changes the setting. `{}` is replaced by the path. The command that undoes the change is added later."""
+    """Shell command that changes the setting. `{}` is replaced by the path. The command that undoes the change is appended later."""
     text: str = ""
-    """Value that `--fix` writes. Empty means that the user must choose a value."""
+    """Value that `--fix` writes. Empty means that `--fix` leaves the setting unchanged."""
     name: Callable[[str], str] = lambda text: text
-    """Function that returns the value to show and to restore."""
+    """Function that extracts the current value from the file's text, to show it and to restore it."""
 
 
 def _chosen(text: str) -> str:
-    """Return the word in brackets. In a list of possible values, the kernel marks the current value in this way."""
+    """Return the word in brackets, or the whole text if there are none. The kernel marks the current one of several possible values with
+    brackets.
+    """
     found = re.search(r"\[([^]\s]+)\]", text)
     return found[1] if found else text
 
@@ -124,7 +128,7 @@ _RULES = (
 
 
 def check_kernel_settings(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check each setting of the table, and the settings that consist of several files."""
+    """Check each setting of the table, then swap, idle states and mitigations, which the table can't express."""
     yield from _check_swap(facts)
     for rule in _RULES:
         text = facts.text(rule.path)
@@ -184,7 +188,7 @@ def _check_swap(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the enabled idle states of CPU 0 that take long to exit."""
+    """Check whether an enabled idle state of CPU 0 takes long to exit."""
     states, off = [], []
     for number in range(16):
         name, exit_us, disabled = (
@@ -209,7 +213,7 @@ def _check_idle_states(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _check_mitigations(facts: NodeFacts) -> Iterator[CheckResult]:
-    """List the enabled mitigations of CPU vulnerabilities, because they change the cost of system calls and context switches."""
+    """List the mitigations of CPU vulnerabilities that are on. They make system calls and context switches slower."""
     known = [name for name in VULNERABILITIES if (facts.text(name) or "").startswith("Mitigation")]
     if not any(facts.text(name) is not None for name in VULNERABILITIES):
         return

@@ -20,7 +20,7 @@ _FIX_INDENT = 9
 
 
 def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
-    """Run all checks and return their results."""
+    """Run all checks in a fixed order."""
     of_devices: Iterable[CheckResult] = ()
     if facts.devices is not None:
         from nodeagent.views.check.devices import check_devices  # noqa: PLC0415 - few nodes have devices
@@ -54,7 +54,7 @@ def run_checks(facts: NodeFacts) -> tuple[CheckResult, ...]:
 
 
 def is_fit(found: tuple[CheckResult, ...], *, strict: bool = False) -> bool:
-    """Return whether the agent can work on the node. With `strict`, warnings and unknown results aren't allowed, either."""
+    """Return whether the agent can work on the node. With `strict`, a warning or an unknown result makes the node unfit, too."""
     bad = {Level.FAILURE, Level.WARNING, Level.UNKNOWN} if strict else {Level.FAILURE}
     return all(verdict.level not in bad for verdict in found)
 
@@ -79,7 +79,7 @@ def describe_checks(found: tuple[CheckResult, ...]) -> Document:
 
 
 def render_node_check(document: Mapping[str, Any], *, coloured: bool = False, width: int = WIDTH) -> str:
-    """Format one line per check, or several for a long reason. Each fix stays on one line, however long, so that it can be pasted."""
+    """Format one line per check, or several lines for a long reason. A fix always stays on one line, so that users can copy it."""
     lines = []
     names = max(_NAME_WIDTH, *(len(check["check"]) for check in document["checks"]))
     indent = _LEVEL_WIDTH + 1 + names + 1

@@ -15,9 +15,9 @@ from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 _SPARE_BYTES = 2**26
 
 _SMT_STATES = {"notsupported": "not supported", "notimplemented": "not implemented", "forceoff": "forced off"}
-"""Readable names of the kernel's states of SMT (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
+"""Readable names for the states of SMT in the kernel's file smt/control (Documentation/ABI/testing/sysfs-devices-system-cpu)."""
 _THREADS_PER_CORE = (2, 4, 8)
-"""Possible numbers of a core's threads."""
+"""Possible numbers of threads per core, where cores have several threads."""
 _PAGES = "/proc/sys/vm/nr_hugepages"
 _ADD_PAGES = f"echo 512 | sudo tee {_PAGES} # until the next boot; undo: echo 0 | sudo tee {_PAGES}"
 
@@ -50,10 +50,10 @@ def check_online_cpus(facts: NodeFacts) -> CheckResult:
 
 
 def _check_without_smt(topology: Topology, state: str) -> CheckResult:
-    """Check the offline CPUs of a machine whose SMT is off.
+    """Check the offline CPUs of a machine on which SMT is off.
 
-    Each core then has one online CPU. The kernel removes the topology of offline CPUs, so only their number tells whether whole cores are
-    among them: on a machine of equal cores, SMT takes the same number of CPUs from each online core.
+    Each core should then have one online CPU. The kernel doesn't show the topology of offline CPUs, so only their number tells whether
+    whole cores are offline as well: on a machine with equal cores, switching SMT off takes the same number of CPUs from each core.
     """
     offline, online = topology.offline, len(topology.online)
     whole = f"{offline} are offline because SMT is {state}"
@@ -71,8 +71,8 @@ def _check_without_smt(topology: Topology, state: str) -> CheckResult:
 
 
 def _format_online_command(cpus: CpuSet) -> str:
-    """Format a shell command that brings the CPUs online, together with the command that undoes the change. Without CPUs, the result is
-    empty.
+    """Format a shell command that brings the CPUs online, followed by the command that undoes the change. The result is empty if there are
+    no CPUs.
     """
     if not cpus:
         return ""
@@ -80,7 +80,7 @@ def _format_online_command(cpus: CpuSet) -> str:
 
 
 def _format_switch(cpus: CpuSet, state: int) -> str:
-    """Format a shell command that switches CPUs on or off. The command uses `seq` for consecutive CPUs."""
+    """Format a shell command that sets CPUs online (`state` 1) or offline (0). For consecutive CPUs, the command uses `seq`."""
     if len(cpus) == 1:
         return f"echo {state} | sudo tee /{CPUS}/cpu{cpus}/online"
     words = []
@@ -91,7 +91,7 @@ def _format_switch(cpus: CpuSet, state: int) -> str:
 
 
 def check_core_classes(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check the core class of exclusive CPUs. Yield nothing on machines with only one class."""
+    """Check the class of the cores that pods get exclusively. Yield nothing on machines with only one class."""
     classes = facts.topology.core_classes
     if len(classes) < 2:
         return
@@ -196,7 +196,7 @@ def check_huge_pages(facts: NodeFacts) -> CheckResult:
 
 
 def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
-    """Check which pods may get the memory of NUMA nodes without CPUs. Yield nothing on machines without such nodes."""
+    """Check which pods can get the memory of NUMA nodes without CPUs. Yield nothing on machines without such nodes."""
     name, topology = "memory-only-nodes", facts.topology
     nodes = [node for node in topology.numa if node.id not in topology.nodes]
     if not nodes:
@@ -235,7 +235,7 @@ def check_memory_only_nodes(facts: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _describe_withheld(left: list[int]) -> str:
-    """Describe the effect of a memory reservation. `left` lists the bytes that remain for Guaranteed pods on each node."""
+    """Describe how much memory a reservation leaves to Guaranteed pods. `left` lists the remaining bytes of each node."""
     least, most = (-(-max(0, amount) // 2**20) for amount in (min(left), max(left)))
     if not most:
         return "reservedMemory keeps Guaranteed pods off it"
@@ -252,14 +252,16 @@ def _sum_pages(node: NumaNode) -> int:
 
 
 def _find_reservable_bytes(node: NumaNode) -> int:
-    """Return an amount of memory in bytes that the node will still have after a reboot, when the kernel may find slightly less memory. The
-    amount is rounded down to 64 MiB, minus 64 MiB.
+    """Return how many bytes of the node's memory the configuration can safely reserve: the memory that isn't in huge pages, rounded down to
+    64 MiB, minus about 64 MiB.
+
+    The margin is needed because the kernel may find slightly less memory after a reboot.
     """
     return max(0, (node.memory_bytes - _sum_pages(node) - _SPARE_BYTES) // _SPARE_BYTES * _SPARE_BYTES)
 
 
 def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
-    """Format the settings that reserve the memory of these nodes in addition to the memory that is already reserved."""
+    """Format the configuration fields that reserve all memory of these nodes, and keep the existing reservations."""
     assert facts.config is not None
     config = facts.config
     complete = with_machine(config, facts.topology.memory_bytes)
@@ -285,7 +287,7 @@ def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
 
 
 def _format_reserving(facts: NodeFacts) -> str:
-    """Format the fields of the configuration that reserve the CPUs, with a verb."""
+    """Name the configuration fields that reserve CPUs, followed by a verb, such as `reservedSystemCPUs has`."""
     assert facts.config is not None
     amounts = {"systemReserved": facts.config.system_reserved, "kubeReserved": facts.config.kube_reserved}
     fields = [name for name, amount in amounts.items() if amount.get(CPU)]

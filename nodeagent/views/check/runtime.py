@@ -1,4 +1,4 @@
-"""Checks of the container runtime behind `nriSocket`. Each check is one function without I/O.
+"""Checks of the container runtime that `nriSocket` connects to. Each check is one function without I/O.
 
 Nothing is checked if no runtime is configured.
 """
@@ -11,8 +11,8 @@ from nodeagent.views.check.runtime_facts import PodsApiFacts, RuntimeFacts
 from nodeagent.views.check.verdicts import CheckResult, Level, NodeFacts
 
 _MIN_TIMEOUT_MS = 1000
-"""Smallest acceptable timeout of a plugin in milliseconds. A decision is written to disk before the answer, and disks are
-sometimes slow.
+"""Shortest acceptable time, in milliseconds, that the runtime waits for a plugin's answer. The agent saves each decision to disk before it
+answers, and disks are sometimes slow.
 """
 _CONFIG_TABLE = f'[plugins."{PLUGIN}"]'
 _RESTART_COMMAND = "sudo systemctl restart containerd"

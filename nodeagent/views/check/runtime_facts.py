@@ -1,4 +1,4 @@
-"""Facts that `nodeagent check` reads from a container runtime and from kubelet's pods API."""
+"""Data that `nodeagent check` gets from a container runtime and from kubelet's pods API."""
 
 from msgspec import Struct
 
@@ -7,32 +7,32 @@ from nodeagent.formats.config.containerd_config import NriConfig
 
 
 class PodsApiFacts(Struct, frozen=True):
-    """Answer of kubelet's pods API to a request about a pod that doesn't exist."""
+    """Answer of kubelet's pods API to a test request, which names a pod that doesn't exist."""
 
     problem: str = ""
-    """Problem with the API. Empty means that the API answered."""
+    """Reason why the API can't be used. Empty means that the API answered."""
     hint: str = ""
     is_absent: bool = False
-    """Whether the socket is missing."""
+    """Whether the API's socket is missing."""
     is_hidden: bool = False
-    """Whether only root may use the socket."""
+    """Whether only root may use the API's socket."""
 
 
 class RuntimeFacts(Struct, frozen=True):
-    """Facts about the runtime behind `nriSocket`."""
+    """Data about the container runtime that `nriSocket` connects to."""
 
     found: Runtime | None = None
-    """Runtime that has accepted the agent as a plugin. None means that no runtime has accepted it."""
+    """Runtime that accepted the agent as an NRI plugin. None means that no runtime accepted it."""
     problem: str = ""
-    """Reason why the runtime doesn't accept the agent. Empty means that the runtime accepts the agent, or that the runtime wasn't asked
-    because the node is a copy.
+    """Reason why the runtime doesn't accept the agent as a plugin. Empty means that the runtime accepts the agent, or that the node is a
+    copy, whose runtime can't be asked.
     """
     hint: str = ""
     is_hidden: bool = False
-    """Whether only root may use the socket."""
+    """Whether only root may use the runtime's socket."""
     config: NriConfig | None = None
-    """NRI settings of containerd. None means that there are no configuration files."""
+    """NRI settings in containerd's configuration files. None means that there are no such files."""
     config_problem: str = ""
-    """Reason why the configuration files can't be read."""
+    """Reason why containerd's configuration files can't be read. Empty means that they can be read."""
     pods_api: PodsApiFacts | None = None
-    """Facts about kubelet's pods API. None means that the API wasn't asked."""
+    """Answer of kubelet's pods API. None means that the API wasn't asked."""

@@ -1,4 +1,4 @@
-"""Input of `nodeagent check`, and the result of one check: level, reason and fix."""
+"""Data from which `nodeagent check` judges a node, and the result of one check: level, reason and fix."""
 
 import enum
 import re
@@ -23,25 +23,25 @@ class Level(enum.Enum):
     NOTE = "note"
     """Level of a result that is worth knowing although nothing is wrong."""
     WARNING = "warning"
-    """Level of a result that makes pods slower or less isolated than possible."""
+    """Level of a result that makes pods slower or less isolated than they could be."""
     FAILURE = "failure"
-    """Level of a result with which the agent can't work, or with which another program reverts the agent's settings."""
+    """Level of a problem that prevents the agent from working, or of another program that reverts the agent's settings."""
     UNKNOWN = "unknown"
-    """Level of a check that needs a missing or unreadable file."""
+    """Level of a check whose result is unknown, because a file that it needs is missing or unreadable."""
 
 
 class SettingWrite(Struct, frozen=True):
-    """Setting that may be changed and restored at any time. A change moves no processes, and lasts until the next boot."""
+    """Kernel setting that can be changed and restored at any time. The change moves no processes, and lasts until the next boot."""
 
     path: str
-    """Path of the setting's file, below the root directory."""
+    """Path of the setting's file, relative to the root directory."""
     text: str
     before: str
-    """Value before the change, which is restored on request."""
+    """Value before the change. It is written back if the user undoes the change."""
 
 
 class Purpose(enum.StrEnum):
-    """Purpose of a node, which determines the level of some results."""
+    """Purpose of a node: running services or benchmarks. It determines how serious some results are."""
 
     SERVICE = "service"
     BENCHMARK = "benchmark"
@@ -49,14 +49,14 @@ class Purpose(enum.StrEnum):
 
 class CheckResult(Struct, frozen=True):
     check: str
-    """Stable name of the check."""
+    """Name of the check, which stays the same in all versions."""
     level: Level
     reason: str
-    """Reason as one sentence with the decisive values."""
+    """Reason for the level, as one sentence with the values that decided it."""
     fix: str = ""
-    """Command that fixes the problem, or a setting and its file. Empty means that no fix is needed."""
+    """Command, or setting and file to edit, that fixes the problem. Empty means that no fix is needed or known."""
     writes: tuple[SettingWrite, ...] = ()
-    """Settings that `--fix` writes. Empty means that the user must choose a value."""
+    """Settings that `nodeagent check --fix` writes. Empty means that `--fix` changes nothing."""
 
 
 def parse_kernel_version(release: str | None) -> tuple[int, int] | None:
@@ -66,46 +66,46 @@ def parse_kernel_version(release: str | None) -> tuple[int, int] | None:
 
 
 class NodeFacts(Struct, frozen=True):
-    """All data read from a node."""
+    """Everything that the checks know about a node."""
 
     topology: Topology
     settings: Settings = field(default_factory=Settings)
     config: Config | None = None
     rules: NodeRules | None = None
-    """Managers for the configuration. None means that the configuration doesn't fit the machine."""
+    """Rules of the node: its managers, as configured. None means that the configuration is missing or doesn't fit the machine."""
     config_problem: str | None = None
-    """Reason why `config` and `rules` are None. The attribute is None if both are set."""
+    """Reason why `config` and `rules` are None. None means that the configuration is valid for the machine."""
     config_is_missing: bool = False
-    """Whether there is no configuration."""
+    """Whether the configuration file is missing."""
     config_command: str = ""
-    """Command that reports every error in the configuration, or creates a missing configuration. Empty means that the configuration isn't
-    in a file.
+    """Command that lists the errors of the configuration, or creates a missing configuration. Empty means that the configuration isn't in a
+    file.
     """
     config_file: str = "the configuration"
-    """Place to correct the configuration: a file name, or a description."""
+    """Place where users can correct the configuration: a file name or a description."""
     runtime: "RuntimeFacts | None" = None
-    """Facts about the container runtime. None means that `nriSocket` isn't set, or that the node is a capture."""
+    """Data about the container runtime. None means that `nriSocket` isn't set, or that the node is a capture."""
     devices: "PlacedDevices | None" = None
-    """Devices of the machine. None means that the configuration has no extended resources."""
+    """Devices of the machine. None means that the configuration has no extended resources, so devices weren't scanned."""
     purpose: Purpose = Purpose.SERVICE
     kubelet_problem: str = ""
-    """Required change of kubelet's configuration before the agent can place kubelet's containers. Empty means that no change is known to be
-    required.
+    """Change that kubelet's configuration needs before the agent can place kubelet's containers. Empty means that no change is known to be
+    needed.
     """
 
     @property
     def why_unconfigured(self) -> str:
-        """Return the reason why checks that depend on the configuration are unknown."""
+        """Return why checks that depend on the configuration have an unknown result."""
         wrong = self.config_problem is not None and not self.config_is_missing
         return "the configuration is invalid" if wrong else "the configuration is missing"
 
     def text(self, path: str) -> str | None:
-        """Return the text of a setting without the line end. None means that the file doesn't exist."""
+        """Return the content of a setting's file, stripped of white space. None means that the file doesn't exist."""
         found = self.settings.sample.files.get(path)
         return None if found is None else found.strip()
 
     def is_hidden(self, path: str) -> bool:
-        """Return whether permission to read the file was denied."""
+        """Return whether the file couldn't be read because permission was denied."""
         return path in self.settings.unreadable
 
     @property
@@ -114,12 +114,12 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def gives_whole_cores(self) -> bool:
-        """Return whether exclusive CPUs are always whole cores."""
+        """Return whether pods get exclusive CPUs only as whole cores."""
         options = {} if self.config is None else dict(self.config.placement.cpu_manager_policy_options)
         option = "full-pcpus-only"
         return self.is_static and option in options and parse_boolean(option, options[option], "") is True
 
     @property
     def reserved(self) -> CpuSet:
-        """Return the reserved CPUs, which a pod never gets exclusively."""
+        """Return the reserved CPUs, which are never allocated exclusively."""
         return CpuSet() if self.rules is None else self.rules.reserved
