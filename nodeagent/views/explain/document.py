@@ -1,6 +1,6 @@
-"""Explanation as a document of plain values: the decision, its steps, the missing resources and the remedies. docs/explain.md describes it.
+"""Document of `nodeagent explain`: the decision, its steps, the missing resources and the remedies. docs/explain.md describes the document.
 
-The modules words.py and text.py format this document for users.
+The modules words.py and text.py format the document for users.
 """
 
 from collections.abc import Iterable
@@ -47,20 +47,20 @@ class ExplainedPod(Struct, frozen=True):
     before: WhatIf
     trace: Trace
     remedies: Remedies = Remedies()
-    """Remedies for a refused pod: changes with which the pod would be admitted."""
+    """Changes with which a refused pod would be admitted."""
     entry: PodEntry | None = None
-    """The pod's entry in the state. None means that the decision is a trial of a manifest."""
+    """The pod's entry in the state. None means that only a trial decision was made, for a manifest."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     known: "tuple[Known, ...]" = ()
-    """Known properties of a pod of a container runtime, each with its source."""
+    """Properties that the agent knows or estimates for a pod of a container runtime, each with its source."""
     refused_resize: Document | None = None
-    """Refused resize of a running pod, as a document (views/explain/resizes.py)."""
+    """Document that describes the refused resize of a running pod (views/explain/resizes.py)."""
 
 
 class ResizedPod(Struct, frozen=True):
-    """Resize of a running pod, as described by views/explain/resizes.py."""
+    """Resize of a running pod, as the document that `describe_resize` returns."""
 
     document: Document
 
@@ -78,13 +78,13 @@ def describe_explanation(
 
     Args:
         explained: the pods, in decision order.
-        config: the configuration of the decisions.
+        config: the configuration that applied to the decisions.
         what_if: the node and its allocations.
         where: a short description of the machine.
         has_partitions: whether the machine's kernel supports partitions below other cgroups (6.7). None means that this is unknown. The
             document then assumes that the kernel supports them.
-        with_headroom: whether to add the free resources and the owners on each NUMA node before each decision. With this option, the time
-            for n pods grows with n².
+        with_headroom: whether to describe, for each decision, the free resources of each NUMA node and the owners of the rest. The time for
+            n pods then grows with n².
     """
     return {
         "configuration": describe_configuration(config),
@@ -202,7 +202,9 @@ def _describe_pod(
 
 
 def _describe_near(explained: ExplainedPod) -> list[Document]:
-    """Describe the devices near which a pod prefers its CPUs, by name. Null means that devices weren't scanned."""
+    """Describe the devices that the pod wants its CPUs to be near, by name. Null addresses mean that the machine's devices
+    weren't scanned.
+    """
     there = explained.before.managers.providers.devices
     found = []
     for name in explained.trace.pod.near:
@@ -214,7 +216,9 @@ def _describe_near(explained: ExplainedPod) -> list[Document]:
 
 
 def _describe_preferred_class(explained: ExplainedPod) -> Document | None:
-    """Describe the preferred class of cores. None means that there is no preference."""
+    """Describe which class of cores is preferred for the pod, and whether the pod got cores of this class. None means that no class is
+    preferred.
+    """
     trace, managers = explained.trace, explained.before.managers
     undecided = demand_of(managers.rules, trace.pod)
     wish = preferred_class(managers, trace.pod, undecided)
@@ -264,8 +268,8 @@ def describe_placed_containers(
     Args:
         managers: the managers that decided.
         pod: the pod with defaults applied.
-        containers: the allocations made by the decision.
-        promises: all allocations at the described time, including the pod's.
+        containers: the containers' allocations.
+        promises: all allocations on the node, including the pod's.
     """
     reports = {report.name: report for report in containers}
     pool = shared_pool(managers, promises, managers.topology.online)
@@ -290,7 +294,7 @@ def describe_placed_containers(
 
 
 def describe_step(step: MergeTrace | AllocationStep) -> Document:
-    """Describe one step of an admission."""
+    """Describe one step of a decision: the merge of NUMA hints, or the allocation of one resource."""
     if not isinstance(step, MergeTrace):
         return describe_allocation(step)
     events = describe_events(step.events)

@@ -1,4 +1,4 @@
-"""Document of a resize, with the fields of every explanation and the changes of the resize."""
+"""Explanation of a resize. The document has the fields of every explanation, and the changes that the resize makes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from nodeagent.views.holdings.by_resource import resized_fields
 
 
 def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
-    """Describe a resize: the new resources of the pod, or the reason why it stays unchanged."""
+    """Describe a resize: the new resources of the pod, or the reason why its resources stay unchanged."""
     pod, answer = one.new, one.answer
     refusal = answer if isinstance(answer, NotResized) else None
     node = one.after
@@ -47,7 +47,7 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def describe_resize_changes(one: Resizing) -> Document:
-    """Describe the changes of a resize, and the pods that would have to end for the resize to be admitted."""
+    """Describe the changes of a resize, and list the pods of which one would have to end before the resize can be admitted."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
@@ -64,7 +64,9 @@ def describe_resize_changes(one: Resizing) -> Document:
 
 
 def _format_pod_level(pod: Pod, other: Pod) -> str | None:
-    """Format the pod-level resources that differ between two pods: the limits, or the requests if only these differ."""
+    """Format the pod-level resources of `pod` that differ from those of `other`: the limits, or the requests if only the requests differ.
+    None means that nothing differs, or that one pod has no pod-level resources.
+    """
     mine, theirs = pod.resources, other.resources
     if mine is None or theirs is None or mine == theirs:
         return None
@@ -73,11 +75,12 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe another trial of a refused resize: the reason for the refusal, and the pods that would have to end.
+    """Describe the result of trying a refused resize again now: that it would succeed, or why it is refused and which pods would have to
+    end.
 
     Args:
         one: the new trial.
-        is_final: whether the refusal is final unless a user retries the resize.
+        is_final: whether the agent tries the resize again only if a user asks for it (`nodeagent retry`).
     """
     answer, by_hand = one.answer, f"`nodeagent retry {one.new.full_name}` tries it again"
     if not isinstance(answer, NotResized):
@@ -90,7 +93,9 @@ def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
 
 
 def format_resize(resize: Mapping[str, Any], *, is_resized: bool) -> list[str]:
-    """Format the new resources of each container, or the changes that would admit the resize."""
+    """Format a resize. If the pod is resized, format each container's new resources. Otherwise, format what must happen before the resize
+    can succeed.
+    """
     if is_resized:
         lines = [f"the pod as a whole: {resize['wholeBefore']} → {resize['whole']}"] if resize["whole"] else []
         for change in resize["changes"]:

@@ -1,4 +1,4 @@
-"""Text of `nodeagent explain`, made from the document: the answer, the missing resources, the remedies, the steps of the decision.
+"""Text of `nodeagent explain`, made from the document: the decision, the missing resources, the remedies, and the steps of the decision.
 
 The text is readable without colour. No line is longer than the width, unless a single word is longer.
 """
@@ -31,9 +31,9 @@ _ANSWERS = {
     "Select": "selects {cpus}",
     "Score": "scores {cpus} with {score}",
 }
-"""Texts for the answers of a CPU plugin, by extension point."""
+"""Text for each answer of a CPU plugin, by the extension point at which the plugin was called."""
 _VERDICT_WIDTH = 24
-"""Least width in characters for the verdicts beside the opinions."""
+"""Minimum width, in characters, for a column of verdicts. If less space is left, each verdict gets a line of its own."""
 _VERDICTS = {
     "wins": "wins",
     "several nodes": "loses: more than a single NUMA node",
@@ -55,7 +55,7 @@ def render_explanation(document: Document, width: int = WIDTH) -> str:
 
 
 def format_head(document: Document, width: int) -> Iterator[str]:
-    """Format the machine and the settings that affect decisions."""
+    """Format the machine and the policies and options that affect decisions."""
     yield from format_machine(document["machine"], width)
     yield from break_text(f"rules    {format_rules(document['configuration'])}", width)
 
@@ -70,7 +70,7 @@ def format_machine(machine: Document, width: int) -> Iterator[str]:
 
 
 def format_rules(config: Document) -> str:
-    """Format the settings that affect decisions, in one line."""
+    """Format the policies and options that affect decisions, in one line."""
     options = list_enabled(config["cpuManagerPolicyOptions"])
     given = config["topologyManagerPolicyOptions"]
     topology = list_enabled({name: value for name, value in given.items() if name not in _OPTIONS_WITH_VALUES})
@@ -222,7 +222,9 @@ def _format_requirements(pod: Document, config: Document) -> Iterator[str]:
 
 
 def format_container(container: Document) -> list[str]:
-    """Format a container as cells: name, CPUs, NUMA nodes of the CPUs, NUMA nodes of the memory, reason for shared CPUs."""
+    """Format a container as the cells of a table row: name, CPUs, NUMA nodes of the CPUs, NUMA nodes of the memory, reason
+    for shared CPUs.
+    """
     level = {"container": "exclusive", "mixed": "exclusive", "pod": "the pod's", "host": "shared"}[
         container["isolation"]
     ]
@@ -313,12 +315,12 @@ def _format_merge_result(step: Document, config: Document) -> str:
 
 
 def _has_no_preference(step: Document) -> bool:
-    """Return whether no resource prefers certain NUMA nodes."""
+    """Return whether every set of NUMA nodes suits every resource equally well."""
     return all(opinion == "any" for candidate in step["candidates"] for opinion in candidate["opinions"].values())
 
 
 def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Group the sets of NUMA nodes whose cells in the table are equal."""
+    """Group the sets of NUMA nodes that have the same opinions and verdict, so that the table shows them in one row."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))
@@ -327,7 +329,9 @@ def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
 
 
 def _format_candidates(rows: list[list[str]], width: int) -> Iterator[str]:
-    """Format the table of candidates. If the opinions leave too little width for the verdicts, each verdict is below its row."""
+    """Format the table of the candidate sets of NUMA nodes. If too little width is left for the verdicts, each verdict gets a line of its
+    own.
+    """
     opinions = [row[:-1] for row in rows]
     if max(map(len, format_table(opinions, None))) + _VERDICT_WIDTH <= width:
         yield from format_table(rows, width)

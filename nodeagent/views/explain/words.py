@@ -32,15 +32,15 @@ from nodeagent.views.explain.resources.memory import explain_unread
 from nodeagent.views.wording.words import format_bytes, format_count, format_missing_bytes, format_requested_bytes
 
 _MOST_ENDED = 8
-"""Maximum number of named pods in a list of pods that would have to end."""
+"""Maximum number of pods that are named in a list of pods that would have to end. Further pods are only counted."""
 
 
 def explain_refusal(before: WhatIf, trace: Trace) -> list[str]:
-    """Explain which resources were missing on which NUMA nodes.
+    """Explain why a pod was refused, in most cases by the resources that were missing on each NUMA node.
 
     Args:
         before: the node on which the pod was refused.
-        trace: the trace of the decision.
+        trace: the steps and result of the decision.
     """
     decision = trace.decision
     assert not isinstance(decision, Admitted), "only a refusal has a why"
@@ -100,7 +100,7 @@ def _format_amount(resource: str, amount: int, as_bytes: Callable[[int], str] = 
 
 
 def _explain_budget(trace: Trace) -> Iterator[str]:
-    """Compare the pod-level amounts with the sum of the containers' exclusive amounts."""
+    """Explain how much of the pod-level amounts the containers with exclusive resources leave for the pod's other containers."""
     demand = trace.demand
     unread = list(explain_unread(trace))
     if unread:
@@ -161,7 +161,9 @@ def _explain_merge(refused: RefusedDecision, merge: MergeTrace) -> Iterator[str]
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Describe each extended resource that has too few free devices, or free devices on too many NUMA nodes."""
+    """Explain, for each requested extended resource that prevented a merge, whether too few devices are free or the free ones are spread
+    over too many NUMA nodes.
+    """
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():
         offered = [(dict(each.opinions)[resource], str(each.nodes)) for each in merge.candidates]

@@ -1,4 +1,6 @@
-"""Fields of all resources together. A resource without its own module is described by its kind (`ResourceKind.describe`)."""
+"""Fields of all resources in the documents of commands, combined from the resources' modules. A resource without its own module is
+described by its `ResourceKind`.
+"""
 
 from collections.abc import Iterable
 
@@ -13,29 +15,29 @@ VIEWS: tuple[HoldingView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW, claims.VI
 
 
 def promised_fields(held: PodPromises, container: str) -> Document:
-    """Return the fields `promised` of a container's document, with the container's allocations."""
+    """Return the content of a container's field `promised`: the container's allocations."""
     return _merge_documents(view.promised(held, container) for view in VIEWS)
 
 
 def container_fields(shown: NodeView, held: PodPromises, container: str) -> Document:
-    """Return the other fields about a container's resources in `inspect`, in addition to `promised`."""
+    """Return the fields about a container's resources that `inspect` shows in addition to `promised`."""
     further = describe_further_holdings(held, container)
     fields = _merge_documents(view.container(shown, held, container) for view in VIEWS)
     return fields | ({"further": further} if further else {})
 
 
 def pod_fields(pod: Pod, held: PodPromises) -> Document:
-    """Return the fields about a pod's allocations in `inspect`."""
+    """Return the fields about a pod's allocations that `inspect` shows."""
     return _merge_documents(view.pod(pod, held) for view in VIEWS)
 
 
 def node_fields(shown: NodeView) -> Document:
-    """Return the fields about the node's resources in `inspect`."""
+    """Return the fields about the node's resources that `inspect` shows."""
     return _merge_documents(view.node(shown) for view in VIEWS)
 
 
 def decided_fields(pod: Pod, held: PodPromises) -> Document:
-    """Return the fields about a pod's allocations after a decision, for `explain` and `simulate`."""
+    """Return the fields about a pod's allocations that `explain` and `simulate` show after a decision."""
     further = {c.name: found for c in pod.containers if (found := describe_further_holdings(held, c.name))}
     fields = _merge_documents(view.decided_pod(pod, held) for view in VIEWS)
     return fields | ({"further": further} if further else {})
@@ -52,7 +54,7 @@ def resized_fields(before: PodPromises, was: Container, after: PodPromises, now:
 
 
 def freed_fields(held: PodPromises) -> Document:
-    """Return the fields about the resources that become free when a pod ends."""
+    """Return the fields about the resources that will be free once a pod has ended."""
     return _merge_documents(view.freed(held) for view in VIEWS)
 
 

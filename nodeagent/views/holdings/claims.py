@@ -1,4 +1,4 @@
-"""Allocations of resource claims, as documents and as one line for each claim."""
+"""Allocations of a pod's resource claims, as documents and as one line of text per claim."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def describe_claims(claims: Iterable[ClaimAllocation]) -> list[dict[str, Any]]:
 
 
 def format_claim(claim: Document) -> str:
-    """Format a claim's allocation, ordered by request. CPUs are shown by number, and other devices by name."""
+    """Format a claim's allocation, grouped by request. CPUs are shown by number, and other devices by name."""
     by_request: dict[str, list[Document]] = {}
     for one in claim["devices"]:
         by_request.setdefault(one["request"], []).append(one)

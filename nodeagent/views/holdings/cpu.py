@@ -1,4 +1,4 @@
-"""Exclusive CPUs of a container, of a pod as a whole, and of the node, as documents and text."""
+"""Exclusive CPUs of containers, pods and the node, as documents and text."""
 
 from nodeagent.core.cgroups.desired_cgroups import shared_pool
 from nodeagent.core.model.pod import Container, Pod
@@ -9,7 +9,7 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def format_place(held: PodPromises, container: Container) -> str:
-    """Format the name of a container together with the container's CPUs."""
+    """Format the name of a container and the CPUs allocated to it."""
     own = held.of(CpuHoldings).own_set(container.name)
     if own is None:
         return f"{container.name} shared"

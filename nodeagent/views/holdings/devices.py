@@ -1,4 +1,4 @@
-"""Devices of a container, of a pod after a decision, and of lost pods, and the number of devices on the node."""
+"""Devices of containers, pods and lost pods, and numbers of devices on the node, as documents."""
 
 from collections.abc import Iterable
 
@@ -10,12 +10,12 @@ from nodeagent.views.holdings.holding_view import Document, HoldingView
 
 
 def list_unrecovered(pods: Iterable[UnrecoveredPod]) -> list[str]:
-    """List the IDs of the devices that lost pods have according to records."""
+    """List the IDs of the devices that are recorded as allocated to lost pods."""
     return sorted({device.id for pod in pods for _, own in pod.held.of(DeviceHoldings).devices for device in own})
 
 
 def _describe_container(view: NodeView, held: PodPromises, container: str) -> Document:
-    """Describe a container's devices, including devices that no longer exist."""
+    """Describe a container's devices. A device that was removed from the machine is included, and marked."""
     devices = held.of(DeviceHoldings).devices_of(container)
     pools = view.pools if devices else ()
     health_by_id = {(pool.resource, one.id): one.is_healthy for pool in pools for one in pool.devices}

@@ -1,4 +1,4 @@
-"""Interface of each resource's module in this package: the fields that the resource adds to the documents of commands."""
+"""Interface that each resource's module in this package implements: the fields that the resource adds to the documents of commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +20,16 @@ class HoldingView(Struct, frozen=True):
     """Fields that one resource adds to documents. By default, a resource adds no fields."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
-    """Function that returns the fields of a container in the part `promised` of `inspect`."""
+    """Function that returns the resource's fields for a container's `promised` in `inspect`."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
-    """Function that returns further fields of a container in `inspect`."""
+    """Function that returns the resource's other fields for a container in `inspect`."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """Function that returns fields of a pod in `inspect`."""
+    """Function that returns the resource's fields for a pod in `inspect`."""
     node: Callable[[NodeView], Document] = _no_fields
-    """Function that returns fields of the node in `inspect`."""
+    """Function that returns the resource's fields for the node in `inspect`."""
     decided_pod: Callable[[Pod, PodPromises], Document] = _no_fields
-    """Function that returns fields of a pod after a decision, in `explain` and `simulate`."""
+    """Function that returns the resource's fields for a pod in `explain` and `simulate`, after a decision."""
     resized: Callable[[PodPromises, Container], Document] = _no_fields
-    """Function that returns fields of a resized container, in `explain` and `simulate`."""
+    """Function that returns the resource's fields for a resized container in `explain` and `simulate`."""
     freed: Callable[[PodPromises], Document] = _no_fields
-    """Function that returns fields about the resources that become free when a pod ends, in `release`."""
+    """Function that returns, for `release`, the fields about the amounts that will be free once a pod has ended."""

@@ -1,4 +1,6 @@
-"""One container in `nodeagent inspect`: its state, its allocation, its effective CPUs and memory, and the reason for shared CPUs."""
+"""Description of one container in `nodeagent inspect`: its state, its allocation, its effective CPUs and memory, and the reason for shared
+CPUs.
+"""
 
 from typing import Any
 
@@ -33,26 +35,26 @@ Document = dict[str, Any]
 
 
 class ContainerView(Struct, frozen=True):
-    """A container with its saved and observed state, as input of this module."""
+    """Container with its saved and observed state. The functions of this module describe it from this data."""
 
     view: NodeView
     entry: PodEntry
     container: Container
     status: ContainerStatus
     path: str
-    """Path of the container's cgroup, as `PodEntry.container_path` returns it."""
+    """Path of the container's cgroup, as returned by `PodEntry.container_path`."""
     cgroup: ObservedCgroup | None
-    """Observed values of the container's cgroup. None means that there is no such cgroup, or that cgroups were not observed."""
+    """Observed values of the container's cgroup. None means that the cgroup doesn't exist, or that cgroups weren't read."""
     cpuset: ObservedCgroup | None
-    """Observed cgroup whose cpuset applies to the container's cgroup. None means that this cgroup or the container's cgroup doesn't
-    exist.
+    """Observed cgroup whose cpuset applies to the container: its own cgroup or, for a pooled pod, the shared pool's. None means that this
+    cgroup or the container's cgroup doesn't exist.
     """
     process_settings: ProcessSettings
-    """Settings that the container's process will have at its next start."""
+    """Settings that the container's process will get when it is started next."""
     desired: DesiredCgroup | None
-    """Desired values of the cgroup. None means that the cgroup shouldn't exist, or that cgroups were not observed."""
+    """Desired values of the cgroup. None means that the cgroup shouldn't exist, or that cgroups weren't read."""
     is_different: bool
-    """Whether the cgroup differs from the desired values."""
+    """Whether the cgroup's observed values differ from the desired values."""
     closing: Closing | None = None
     """Isolation of the container's exclusive CPUs from the host. None means that the container has no isolated CPUs."""
 
@@ -128,7 +130,7 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
 
 
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the type of the cpuset partition of the container or its pod. None means that neither is a partition."""
+    """Return the type of the cpuset partition that the container's or else the pod's cgroup is. None means that neither is a partition."""
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         cgroup = cgroups.get(path)
@@ -139,9 +141,10 @@ def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
 
 
 def describe_kernel_values(observed: ObservedCgroup, cpuset: ObservedCgroup | None) -> Document:
-    """Describe the kernel's values of a cgroup, with the CPUs and memory nodes of the cgroup whose cpuset applies to it.
+    """Describe the kernel's values for a container's cgroup. CPUs and memory nodes are those of the cgroup whose cpuset applies to the
+    container.
 
-    Null means that the controller isn't enabled.
+    Null means that the value's controller isn't enabled.
     """
     quota, memory = observed.get(Attribute.CPU_MAX), observed.get(Attribute.MEMORY_MAX)
     return {
@@ -230,7 +233,9 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Return whether the container runs. If cgroups were not observed, use the launcher's report. None means that the answer is unknown."""
+    """Return whether the container runs, according to its cgroup. If cgroups weren't read, ask the launcher's report instead. None means
+    that the answer is unknown.
+    """
     status = observed.status
     if not status.is_started or observed.view.observed.cgroups is not None:
         return status.is_started and observed.is_populated
@@ -263,7 +268,7 @@ def _explain_sharing(observed: ContainerView, level: Isolation | None, why: WhyS
 
 
 def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | None, lacking: int) -> list[str]:
-    """Describe further facts about a container, one sentence each."""
+    """List notes about a container, such as lost CPUs or missing isolation, one sentence each."""
     notes, online = [], observed.view.node.topology.online
     if lacking:
         notes.append(
@@ -303,7 +308,7 @@ def _list_notes(observed: ContainerView, own: CpuSet | None, level: Isolation | 
 
 
 def _list_missing_isolation(observed: ContainerView, level: Isolation | None) -> list[str]:
-    """Describe each requested isolation from the host that isn't in effect, with the reason."""
+    """Describe each kind of isolation from the host that is requested but isn't in effect, and say why."""
     if level is None:
         return []
     pod, config, kernel = observed.entry.pod, observed.view.node.config, observed.view.kernel

@@ -18,12 +18,12 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import EFFECTIVE_CPUS, EFFECTIVE_MEMS, format_value
 
 CPUS_ALLOWED = "Cpus_allowed_list"
-"""Name used in place of a cgroup file for the allowed CPUs of threads. It is a field of /proc/PID/task/*/status."""
+"""Name in `Difference.file` if threads have the wrong allowed CPUs. It is a field of /proc/PID/task/*/status, not a cgroup file."""
 
 
 class Difference(Struct, frozen=True):
     path: str
-    """Path of the cgroup, relative to the pods' cgroup."""
+    """Path of the cgroup, relative to the top cgroup of all pods."""
     file: str | None
     """Name of the cgroup file. None means that the cgroup itself is missing or shouldn't exist."""
     promised: str
@@ -34,7 +34,7 @@ class Difference(Struct, frozen=True):
 def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> tuple[Difference, ...]:
     """Compare the observed cgroups with the desired ones.
 
-    If the plan writes a file several times (freeze, move, thaw), the final value is compared.
+    If the plan writes a file several times (freeze, move, thaw), only the last value counts.
 
     Args:
         plan: the result of `diff(desired, observed)`.
@@ -77,7 +77,7 @@ def find_differences(plan: Plan, desired: Sequence[DesiredCgroup], observed: Obs
 
 
 def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Difference]:
-    """Yield the effective values that differ from the desired values, for instance because a parent cgroup grants fewer CPUs."""
+    """Yield the differences between effective and desired values. They differ if, for instance, a parent cgroup grants fewer CPUs."""
     mems = want.get(Attribute.CPUSET_MEMS)
     if there.cpus_effective is not None and there.cpus_effective != want.cpus():
         yield Difference(want.path, EFFECTIVE_CPUS, str(want.cpus()), str(there.cpus_effective))
@@ -93,5 +93,5 @@ def _compare_effects(want: DesiredCgroup, there: ObservedCgroup) -> Iterator[Dif
 
 
 def _format_value(value: Value) -> str:
-    """Format a value as the kernel does. The text of an empty set is empty."""
+    """Format a value as in the kernel's files. The result is empty for an empty set."""
     return "" if isinstance(value, (CpuSet, NumaSet)) and not value else format_value(value)

@@ -1,7 +1,7 @@
-"""Document of `nodeagent inspect`, with stable names: node, pods, containers and differences.
+"""Document of `nodeagent inspect`, with stable field names: node, pods, containers and differences.
 
-The output depends only on the input. Names are camelCase, times are milliseconds since the epoch, and sets of CPUs and NUMA nodes have the
-kernel's notation.
+The output depends only on the input. Field names are camelCase, times are milliseconds since the epoch, and sets of CPUs and NUMA nodes
+have the kernel's notation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,18 @@ VERSION = 1
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Counters in the summary that show a problem. The node needs attention unless all of these counters are 0."""
+"""Counters of the summary that count what needs attention. If one of them isn't 0, the verdict is `wrong`."""
 
 
 class NodeVerdict(StrEnum):
-    """Verdict on a node, or on the pods shown: whether anything needs attention."""
+    """Verdict on a node, or only on the pods shown, that says whether anything needs attention."""
 
     HEALTHY = "healthy"
     WRONG = "wrong"
     AGENT_AWAY = "agentAway"
-    """Verdict that no agent answers. For a copy of a node, the verdict means that only the saved state is known."""
+    """Verdict for a node whose agent doesn't answer. For a copied node, it means that the copy contains only the saved state."""
     REFUSED = "refused"
-    """Verdict that a pod named by the user is refused."""
+    """Verdict if the user asked for certain pods and one of them is refused."""
 
 
 def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Document:
@@ -52,7 +52,7 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
 
     Args:
         view: the state of the node, with the observed cgroups.
-        pod_uids: UIDs of the pods to show with their differences. None means all pods.
+        pod_uids: UIDs of the pods to describe, with only their differences. None means all pods and all differences.
     """
     if pod_uids is not None:
         view = _narrow(view, pod_uids)
@@ -102,7 +102,9 @@ def inspect_node(view: NodeView, pod_uids: frozenset[str] | None = None) -> Docu
 
 
 def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
-    """Return the view with only these pods and their cgroups. The allocations of all other pods stay in the state."""
+    """Reduce the view to these pods and their cgroups. The state keeps the allocations of the other pods, because they affect the shared
+    pool.
+    """
     entries = tuple(entry for entry in view.state.entries if entry.pod.uid in pod_uids)
     others = (entry for entry in view.state.entries if entry.pod.uid not in pod_uids)
     gone = {path for entry in others for path, _ in _owners_by_path(entry)}
@@ -114,9 +116,7 @@ def _narrow(view: NodeView, pod_uids: frozenset[str]) -> NodeView:
 
 
 def _compare_cgroups(view: NodeView) -> tuple[tuple[DesiredCgroup, ...], Plan, tuple[Difference, ...]]:
-    """Return the desired cgroups, the plan that would produce them, and all differences. All three are empty if cgroups were not
-    observed.
-    """
+    """Return the desired cgroups, the plan that would produce them, and all differences. All three are empty if cgroups weren't read."""
     observed, kernel = view.observed.cgroups, view.kernel
     if observed is None or kernel is None:
         return (), Plan(()), ()
@@ -288,7 +288,7 @@ def _describe_pod(
 
 
 def _describe_waiting(view: NodeView, entry: PodEntry, kind: RequestKind) -> Document | None:
-    """Describe a pod's unmet request, with the reason, and with the events after which the request is tried again."""
+    """Describe a request of the pod that the agent hasn't fulfilled: the reason, and the events after which the agent tries it again."""
     waiting = dict(entry.waiting).get(kind)
     if waiting is None:
         return None

@@ -1,4 +1,6 @@
-"""Parts of an explanation about all resources. A resource without its own module is described with the texts of its kind."""
+"""Explanation of all resources together, combined from the resources' modules. A resource without its own module is described in general
+terms.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -19,9 +21,10 @@ from nodeagent.views.explain.resources import cpu, devices, memory
 from nodeagent.views.wording.words import format_count
 
 VIEWS: tuple[ExplanationView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW)
-"""Views in the order in which the resources are allocated, except devices.
+"""Views in the order in which the resources are allocated, except for devices.
 
-Devices are allocated first, but their view is last, because it explains nothing about other resources.
+Devices are allocated first, but their view is last. If their allocation fails, the explanation thereby contains nothing about CPUs and
+memory.
 """
 
 
@@ -31,7 +34,7 @@ def describe_headroom(node: NodeHeadroom) -> Document:
 
 
 def describe_events(events: Iterable[ResourceEvent]) -> list[Document]:
-    """Describe the events that happened before the hints were made."""
+    """Describe events before the NUMA hints, such as the answers of CPU plugins."""
     return [found for event in events for view in VIEWS if (found := view.event(event)) is not None]
 
 
@@ -45,7 +48,7 @@ def describe_allocation(step: AllocationStep) -> Document:
 
 
 def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] | None:
-    """Explain why an allocation failed. None means that no resource's view can add anything to the message."""
+    """Explain why an allocation failed. None means that the refusal's message already says everything."""
     for at, view in enumerate(VIEWS):
         why = view.explain_step(pod, step)
         if why is not None:
@@ -54,22 +57,24 @@ def explain_allocation(pod: RefusedDecision, step: AllocationStep) -> list[str] 
 
 
 def explain_reuse(pod: RefusedDecision, views: Iterable[ExplanationView] = VIEWS) -> Iterator[str]:
-    """Describe the resources of the pod's init containers. They count as free for the pod's other containers."""
+    """Describe the resources allocated to the pod's init containers. The pod's other containers can get these resources as if they were
+    free.
+    """
     return (line for view in views for line in view.reuse(pod))
 
 
 def list_demands(pod: RefusedDecision, demand: PodDemand | ContainerDemand) -> list[ResourceDemand]:
-    """Return the requested amounts that NUMA nodes must provide."""
+    """Return the amounts that a pod or container requests and that NUMA nodes must provide."""
     return [each for view in VIEWS for each in view.demands(pod, demand)]
 
 
 def format_requested(pod: RefusedDecision, demand: PodDemand | ContainerDemand) -> str:
-    """Format the requested amounts."""
+    """Format the amounts of all resources that a pod or container requests."""
     return " and ".join(each for view in VIEWS for each in view.requested(pod, demand)) or "nothing of its own"
 
 
 def describe_shortages(demands: Sequence[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe the shortages of all nodes together, then the shortages of each node, smallest first."""
+    """Describe the shortages of all nodes together, then those of each node, the smallest shortage first."""
     yield from describe_total_shortages([demand for demand in demands if demand.nodes > 1], nodes)
     described = []
     for node in nodes:

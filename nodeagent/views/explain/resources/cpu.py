@@ -36,7 +36,7 @@ class CpuDemand(Struct, frozen=True):
     amount: int
     nodes: int
     whole_cores: bool = False
-    """Whether the request can use only the CPUs of entirely free cores."""
+    """Whether only the CPUs of completely free cores can satisfy the request."""
     name: ClassVar[str] = "CPUs"
 
     def format_amount(self, amount: int) -> str:
@@ -106,7 +106,7 @@ def measure_fragmentation(node: NodeHeadroom) -> int:
 
 
 def count_free_cpus(what_if: WhatIf, nodes: Sequence[NodeHeadroom]) -> tuple[int, int]:
-    """Return the number of free CPUs, and the size of the largest container that fits on one node."""
+    """Return the number of free CPUs on the given nodes, and the number of CPUs of the largest container that fits on one of them."""
     own = [node.of(CpuHeadroom) for node in nodes]
     explainer = CpuExplainer(what_if.managers.providers.of(CpuResource))
     return sum(len(node.free) for node in own), explainer.find_largest_usable(what_if.promises, own)
@@ -127,7 +127,7 @@ def _describe_step(step: AllocationStep) -> Document | None:
 
 
 def _describe_event(event: ResourceEvent) -> Document | None:
-    """Describe an answer of a CPU plugin."""
+    """Describe the answer of a CPU plugin. None means that the event is about another resource."""
     if not isinstance(event, PluginAnswered):
         return None
     return {"cpus": str(event.cpus), "plugin": event.plugin, "point": event.point, "score": event.score}
@@ -176,7 +176,9 @@ def _explain_cpus(pod: RefusedDecision, step: CpuStep) -> Iterator[str]:
 
 
 def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator[str]:
-    """Explain why whole cores can't provide the request: the sizes of the machine's cores don't allow it, or too few cores are free."""
+    """Explain why whole cores can't provide the requested CPUs: no combination of whole cores has this number of CPUs, or too few cores are
+    free.
+    """
     manager, nodes = _find_manager(pod.before), [node.of(CpuHeadroom) for node in pod.nodes]
     layout, of = manager.layout, pod.format_class()
     wants = f"{name} wants {format_count(cpus, 'CPU')}{of}, and full-pcpus-only allocates only whole cores"
@@ -210,7 +212,7 @@ def _explain_whole_cores(pod: RefusedDecision, name: str, cpus: int) -> Iterator
 
 
 def _is_alignable(before: WhatIf, cpus: int) -> bool:
-    """Return whether whole cores of the empty machine could provide this number of CPUs, by the rule of full-pcpus-only."""
+    """Return whether whole cores could provide exactly this number of CPUs, as full-pcpus-only requires, if the machine were empty."""
     manager = _find_manager(before)
     if manager.picking.whole_cores:
         return manager.layout.adds_up(manager.layout.online, cpus)
@@ -218,7 +220,7 @@ def _is_alignable(before: WhatIf, cpus: int) -> bool:
 
 
 def _format_cores(layout: CpuLayout, cpus: CpuMask) -> str:
-    """Format the numbers of cores, grouped by size, with the largest cores first."""
+    """Format how many cores of each size are among the CPUs, such as `2 cores of 2 CPUs`. The largest cores come first."""
     sizes = Counter(core.size for core in layout.cores if core.cpus & cpus)
     return ", ".join(
         f"{format_count(number, 'core')} of {format_count(size, 'CPU')}"

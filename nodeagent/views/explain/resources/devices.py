@@ -1,4 +1,4 @@
-"""Devices in an explanation: the allocated devices."""
+"""Devices in an explanation: the allocated devices. A shortage of devices is explained by the refusal's message."""
 
 from collections.abc import Iterable
 

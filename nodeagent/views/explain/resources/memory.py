@@ -61,7 +61,7 @@ def _format_bytes(amount: int) -> str:
 
 
 def _list_demands(pod: RefusedDecision, demand: PodDemand | ContainerDemand) -> Iterator[MemoryDemand]:
-    """Yield the requested amounts, if the memory manager's policy is Static."""
+    """Yield the requested amounts of memory and huge pages. Yield nothing if the memory manager's policy isn't Static."""
     books = pod.before.promises
     wanted = tuple((resource, size) for resource, size in demand.memory or () if size and memory_accounts(books))
     for resource, size in wanted:
@@ -120,7 +120,7 @@ def _explain_memory(pod: RefusedDecision, step: MemoryStep) -> Iterator[str]:
 
 
 def explain_unread(trace: Trace) -> Iterator[str]:
-    """Name the amounts that the memory manager can't parse. If all amounts are whole numbers of bytes, there are none."""
+    """Explain each requested amount that the memory manager can't read as a whole number of bytes."""
     unread = {c.name for c in trace.demand.containers if c.memory is None}
     requests = [(f"container {c.name}", c.resources.requests) for c in trace.pod.containers if c.name in unread]
     if trace.demand.memory is None and trace.pod.resources is not None:
