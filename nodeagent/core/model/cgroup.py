@@ -1,4 +1,4 @@
-"""Values of cgroup v2 files, desired and observed. This module doesn't access files, and doesn't depend on pods.
+"""Value types for cgroup v2 files: the values that the agent wants, and the values that it has observed. This module doesn't access files.
 
 Field names are the kernel's terms (Documentation/admin-guide/cgroup-v2.rst).
 """
@@ -39,11 +39,13 @@ class PartitionKind(enum.Enum):
     """Kind of partition in `cpuset.cpus.partition`."""
 
     MEMBER = "member"
-    """Not a partition. Any cgroup whose cpuset lists these CPUs may use them."""
+    """No partition: the cgroup shares its CPUs with all other cgroups whose cpusets list these CPUs."""
     ROOT = "root"
-    """Partition whose CPUs nothing else may use, not even host processes. The kernel balances load over these CPUs."""
+    """Partition whose CPUs no process outside of the partition may use, not even a host process. The kernel's scheduler balances load among
+    these CPUs.
+    """
     ISOLATED = "isolated"
-    """Partition like `ROOT`, but without load balancing, and without work of the kernel's unbound workqueues."""
+    """Partition like `ROOT`, but without load balancing, and without work from the kernel's unbound workqueues."""
 
 
 class Partition(Struct, frozen=True):
@@ -51,7 +53,7 @@ class Partition(Struct, frozen=True):
 
     kind: PartitionKind
     problem: str = ""
-    """Reason why the partition is invalid, as the kernel reports it. The text is empty if the partition is valid."""
+    """Reason why the partition is invalid, as the kernel reports it. Empty means that the partition is valid."""
 
 
 MEMBER = Partition(PartitionKind.MEMBER)
@@ -72,11 +74,12 @@ class Attribute(enum.Enum):
     MEMORY_OOM_GROUP = "memory.oom.group"
     FREEZE = "cgroup.freeze"
     FALLBACK_CPUS = "payload/cpuset.cpus"
-    """Fallback CPUs of a container, in the cpuset of its `payload` cgroup. The container's cgroup above lists the CPUs to run on.
+    """CPUs on which a container's processes may run when all CPUs of the container are offline. They are listed in the cpuset of `payload`,
+    the child cgroup with the processes. The container's own cgroup limits the effective CPUs of `payload` to the container's CPUs.
 
-    When the last CPU of a process goes offline, the process falls back to the CPUs listed in its own cgroup, effective or not
-    (kernel/sched/core.c, select_fallback_rq). The same happens if the kernel only tries to take this CPU offline. If none of the listed
-    CPUs is online, the process may run on any CPU.
+    When a process's last CPU goes offline, the kernel moves the process to any CPU that the process's cgroup lists, effective or not
+    (kernel/sched/core.c, select_fallback_rq). It does so even if taking the CPU offline fails in the end. If all listed CPUs are offline,
+    the process may run on any CPU.
     """
 
 
@@ -85,42 +88,48 @@ Attributes = tuple[tuple[Attribute, Value], ...]
 
 
 class UnitSettings(Struct, frozen=True):
-    """CPUs and memory nodes that systemd allows a unit. An empty set means that all are allowed."""
+    """CPUs and memory nodes to which systemd restricts a unit. An empty set means no restriction."""
 
     allowed_cpus: CpuSet = CpuSet()
-    """Value of `AllowedCPUs`."""
+    """Value of the unit's property `AllowedCPUs=`."""
     allowed_memory_nodes: NumaSet = NumaSet()
-    """Value of `AllowedMemoryNodes`."""
+    """Value of the unit's property `AllowedMemoryNodes=`."""
 
 
 class DesiredCgroup(Struct, frozen=True):
     """Desired values of one cgroup."""
 
     path: str
-    """Path relative to the pods' cgroup. An empty path means the pods' cgroup itself, in which the agent writes only the controllers."""
+    """Cgroup path relative to the pods' top cgroup. For the top cgroup itself the path is empty, and the agent writes only the
+    controllers.
+    """
     controllers: frozenset[str] = frozenset()
-    """Controllers to enable for the cgroup's children."""
+    """Controllers to enable for the cgroup's children (`cgroup.subtree_control`)."""
     attributes: Attributes = ()
     exclusive_cpus: CpuSet = CpuSet()
-    """CPUs in the cgroup's `cpuset.cpus` on which no other cgroup's process may run. Only cgroups that match `shares_with` may use them,
-    too.
+    """CPUs in the cgroup's `cpuset.cpus` on which no process of another cgroup may run. Cgroups below the path `shares_with` are the only
+    exception.
     """
     offline_cpus: CpuSet = CpuSet()
     """Exclusive CPUs that are offline. The cgroup's `cpuset.cpus` may still list them."""
     shares_with: str = ""
-    """Path prefix of the cgroups that may share the exclusive CPUs. These cgroups belong to containers of the same pod that never run at
-    the same time.
+    """Path prefix of the cgroups that may use this cgroup's exclusive CPUs, too. These are cgroups of the same pod's other containers, if
+    the containers never run at the same time.
     """
     is_starved: bool = False
-    """Whether none of the cgroup's CPUs is available now. Such a cgroup stays frozen, and processes may not start in it."""
+    """Whether none of the cgroup's CPUs can be used now, for instance because all are offline. The agent keeps such a cgroup frozen, and
+    starts no processes in it.
+    """
     is_leaf: bool = False
-    """Whether processes may be directly in this cgroup or in its payload cgroup."""
+    """Whether the cgroup belongs to a container, the shared pool or a systemd unit, so that it or its payload cgroup has processes. All
+    other cgroups have only child cgroups.
+    """
     meanwhile: CpuSet = CpuSet()
-    """Interim CPUs of a systemd unit with exclusive CPUs. If the unit has to leave all its current CPUs, it uses the interim CPUs until
-    its exclusive CPUs are granted.
+    """CPUs of the shared pool, for a systemd unit that must leave all its present CPUs at once. The unit uses them until the agent can
+    grant the unit's exclusive CPUs.
     """
     goes_back_to: UnitSettings | None = None
-    """Settings to restore for a systemd unit that is no longer pinned. None for every other cgroup."""
+    """Original settings of a systemd unit, which the agent restores because no pod pins the unit any more. None for every other cgroup."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _find_value(self.attributes, attribute)
@@ -130,13 +139,13 @@ class DesiredCgroup(Struct, frozen=True):
         return value if isinstance(value, CpuSet) else CpuSet()
 
     def fallback_cpus(self) -> CpuSet:
-        """Return the fallback CPUs, or the cgroup's own CPUs if no fallback CPUs are set."""
+        """Return the desired value of `Attribute.FALLBACK_CPUS`. Empty means that the agent sets no fallback CPUs for this cgroup."""
         value = self.get(Attribute.FALLBACK_CPUS)
         return value if isinstance(value, CpuSet) else CpuSet()
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the cgroup has exclusive CPUs now, with or without shared CPUs."""
+        """Whether the cgroup has exclusive CPUs, alone or in addition to shared CPUs."""
         return bool(self.exclusive_cpus)
 
     @property
@@ -145,45 +154,47 @@ class DesiredCgroup(Struct, frozen=True):
         return self.is_exclusive and self.exclusive_cpus != self.cpus()
 
     def partition_cpus(self) -> CpuSet:
-        """Return the CPUs of the cgroup's own partition, or of the partitions below the cgroup."""
+        """Return the desired value of `cpuset.cpus.exclusive`: the CPUs of this cgroup's partition and of the partitions below this
+        cgroup.
+        """
         value = self.get(Attribute.CPUSET_CPUS_EXCLUSIVE)
         return value if isinstance(value, CpuSet) else CpuSet()
 
 
 class ObservedCgroup(Struct, frozen=True):
-    """Observed values of one cgroup. Attributes are missing if their controller isn't enabled."""
+    """Observed values of one cgroup. Attributes whose controller isn't enabled for the cgroup are missing."""
 
     path: str
     controllers: frozenset[str]
-    """Controllers that can be enabled for children (cgroup.controllers)."""
+    """Controllers that can be enabled for the cgroup's children (`cgroup.controllers`)."""
     subtree_control: frozenset[str]
     attributes: Attributes
     cpus_effective: CpuSet | None
-    """Effective CPUs. For an inactive unit, these are the CPUs on which the unit will start."""
+    """Value of `cpuset.cpus.effective`. For an inactive systemd unit, these are the CPUs on which the unit will start."""
     mems_effective: NumaSet | None
     is_populated: bool
     is_frozen: bool
     oom_kills: int = 0
-    """Number of processes in this cgroup and its descendants that the kernel's out-of-memory killer has killed."""
+    """Number of processes in this cgroup and its descendants that the kernel's OOM killer has killed."""
     elsewhere: CpuSet = CpuSet()
-    """CPUs that the cgroup's processes may use, although they aren't effective CPUs of the cgroup.
+    """CPUs outside of `cpus_effective` on which the cgroup's processes may run nevertheless.
 
-    The kernel allows such CPUs when it fails to take a partition's last CPU offline, and doesn't take them back afterwards.
+    The kernel permits such CPUs when it fails to take the last CPU of a partition offline, and doesn't withdraw the permission afterwards.
     """
     unit: UnitSettings | None = None
-    """Settings in systemd, if the cgroup belongs to a unit. An inactive unit has settings, too. The cgroup's attributes are its actual
-    values, if the cgroup exists.
+    """systemd's settings, if the cgroup belongs to a systemd unit. They exist even for an inactive unit, which has no cgroup. The field
+    `attributes` has the values in the kernel instead, which may differ.
     """
     unit_before: UnitSettings | None = None
-    """Recorded settings that the unit had before the agent changed them. None means that no record exists."""
+    """Recorded settings that the systemd unit had before the agent changed them. None means that there is no such record."""
 
     def get(self, attribute: Attribute) -> Value | None:
         return _find_value(self.attributes, attribute)
 
 
 def _find_value(attributes: Attributes, wanted: Attribute) -> Value | None:
-    """Find the value of an attribute. Linear search is faster here than a dictionary, because there are few attributes and thousands of
-    searches per turn.
+    """Return the value of an attribute, or None if the attribute is missing. A linear search is faster than a dictionary here, because a
+    cgroup has few attributes and each turn makes thousands of searches.
     """
     for attribute, value in attributes:
         if attribute is wanted:
@@ -196,7 +207,9 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the units whose pods are unknown now, each with the CPUs that the unit uses, or will use once it starts."""
+    """Return the systemd units for which the agent can't tell now whether a pod pins them, for instance because a manifest is unreadable.
+    Each unit is returned with the CPUs that it uses, or will use when it starts.
+    """
     found, prefix = {}, f"{UNITS_UNCLEAR}/"
     for path in [path for path in observed if path.startswith(prefix)]:
         there = observed[path]
@@ -208,15 +221,15 @@ def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
 
 
 def cpu_shares(cpu_milli: int) -> int:
-    """Return the cgroup v1 shares for a CPU request, as kubelet does (cm.MilliCPUToShares): 2 to 262,144."""
+    """Return the cgroup v1 shares (2 to 262,144) for a CPU request, as kubelet does (cm.MilliCPUToShares)."""
     return max(2, min(262_144, cpu_milli * 1024 // 1000))
 
 
 def cpu_weight(shares: int) -> int:
-    """Convert cgroup v1 shares to a cgroup v2 weight, 1 to 10,000.
+    """Convert cgroup v1 shares to a cgroup v2 weight (1 to 10,000).
 
-    The formula maps the minimum, maximum and default of one scale to those of the other. The source of the formula is
-    opencontainers/cgroups 0.0.4, as used by runc 1.3.2: log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
+    The formula maps the minimum, maximum and default of the shares to those of the weight. It comes from opencontainers/cgroups 0.0.4,
+    which runc 1.3.2 uses: log10(weight) = (l² + 125·l) / 612 - 7/34 with l = log2(shares).
     """
     if shares <= 2:
         return 1
@@ -227,7 +240,7 @@ def cpu_weight(shares: int) -> int:
 
 
 def cpu_quota(limit_milli: int, period_us: int) -> CpuMax:
-    """Return the quota for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 means no limit."""
+    """Return the `cpu.max` value for a CPU limit, as kubelet does (cm.MilliCPUToQuota). A limit of 0 means no limit."""
     if limit_milli == 0:
         return CpuMax(None, period_us)
     return CpuMax(max(MIN_QUOTA_US, limit_milli * period_us // 1000), period_us)

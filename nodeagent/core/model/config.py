@@ -1,7 +1,6 @@
-"""Configuration as values: the settings on which placement depends, and all other settings of the agent.
+"""Configuration of the agent as values: the fields that placement decisions depend on (`Placement`), and all others (`Config`).
 
-Field names follow the KubeletConfiguration (in snake case). This module doesn't parse YAML (formats/config/config_yaml.py) and makes no
-decision.
+Field names are those of the KubeletConfiguration, in snake case. formats/config/config_yaml.py parses the YAML.
 """
 
 import enum
@@ -34,10 +33,10 @@ DEFAULT_GATES: Mapping[str, bool] = MappingProxyType(
         "DRANodeAllocatableResources": False,
     }
 )
-"""The feature gates that change the agent's behaviour, with kubelet 1.36's defaults."""
+"""Feature gates that change the agent's behaviour, with the defaults of kubelet 1.36."""
 
 DEPENDENT_GATES: Mapping[str, str] = MappingProxyType({"PodLevelResourceManagers": "PodLevelResources"})
-"""Feature gates that need another gate, each with the gate that it needs. kubelet doesn't start if only the first of the two is on."""
+"""Prerequisite gate of each feature gate that has one. kubelet doesn't start with a feature gate on and its prerequisite off."""
 
 GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -45,8 +44,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Feature gates that kubelet's `AllAlpha` and `AllBeta` switch, unless a gate is set individually. Exactly the alpha gates among them are
-off by default.
+"""Feature gates that `AllAlpha` and `AllBeta` switch, unless the configuration sets a gate individually. Alpha gates are those that are off
+by default.
 """
 
 
@@ -63,7 +62,7 @@ NO_SWAP, LIMITED_SWAP, UNLIMITED_SWAP = SWAP_BEHAVIORS = ("NoSwap", "LimitedSwap
 
 
 class Errata(enum.Enum):
-    """Version of kubelet whose errors are reproduced, or no version."""
+    """Version of kubelet whose known errors the managers reproduce. With `FIXED`, they reproduce none."""
 
     FIXED = "fixed"
     KUBELET_1_36 = "kubelet-1.36"
@@ -78,49 +77,49 @@ class ReservedMemory(Struct, frozen=True):
 
 
 class PluginCode(Protocol):
-    """Code of a CPU plugin, loaded by edge/plugins/cpu_plugins.py."""
+    """Interface of a CPU plugin's code. edge/plugins/cpu_plugins.py loads the code."""
 
     @property
     def points(self) -> frozenset[str]:
-        """Return the names of the extension points that the plugin implements (core/resources/cpu/points.py)."""
+        """Return the extension points that the plugin implements, by the names in core/resources/cpu/points.py."""
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin isn't called at present. An empty text means that the plugin is called."""
+        """Return the reason why the plugin isn't called for now. Empty means that the plugin is called."""
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Start the plugin's time budget for a turn. `alive` is called after each answer of the plugin, to show that the agent isn't
-        stuck.
+        """Start the plugin's time budget for a turn of the agent. `alive` is called after each answer of the plugin, to show that the agent
+        isn't stuck.
         """
 
     def ask(self, point: str, *question: object) -> object:
-        """Return the plugin's answer, unchecked.
+        """Ask the plugin a question at an extension point. Return the answer, which the caller must check.
 
         Raises:
-            PluginFailedError: the plugin gave no answer, a late answer, or two different answers.
+            PluginFailedError: the plugin gave no answer, answered too late, or gave two different answers to the same question.
         """
 
 
 class CpuPlugin(Struct, frozen=True):
-    """One entry of `cpuManagerPlugins`."""
+    """One entry of `cpuManagerPlugins`, the configured plugins of the CPU manager."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
-    """Options by name, sorted."""
+    """Pairs of option and value, sorted by option."""
     code: PluginCode | None = None
-    """Loaded code. None means that the code hasn't been loaded, because only decisions need it."""
+    """Code of the plugin. None means that the code isn't loaded, because the program makes no decisions."""
 
 
 class Placement(Struct, frozen=True):
-    """Configuration of all placement decisions. Texts are stored as configured, and the managers check them."""
+    """Configuration on which placement decisions depend. Texts are stored as configured, and the resource managers check them."""
 
     cpu_manager_policy: str = "none"
     cpu_manager_policy_options: tuple[tuple[str, str], ...] = ()
     reserved_system_cpus: CpuSet = CpuSet()
-    """Reserved CPUs. An empty set means that the reservation is an amount of CPU, rather than certain CPUs."""
+    """Reserved CPUs by number. An empty set means that the configuration reserves an amount of CPU, without naming CPUs."""
     reserved_cpu_milli: int | None = None
-    """Sum of systemReserved.cpu and kubeReserved.cpu. None means that neither field contains `cpu`. If `reserved_system_cpus` is set, the
-    sum is ignored.
+    """Reserved amount of CPU in thousandths: the sum of `systemReserved.cpu` and `kubeReserved.cpu`. None means that the configuration
+    contains neither. The amount is ignored if `reserved_system_cpus` is set.
     """
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
@@ -128,48 +127,56 @@ class Placement(Struct, frozen=True):
     memory_manager_policy: str = "None"
     reserved_memory: tuple[ReservedMemory, ...] = ()
     memory_reservation: Resources = Resources()
-    """Reserved amount of each memory resource: systemReserved + kubeReserved + hard eviction threshold."""
+    """Reserved amount of each memory resource: `systemReserved` + `kubeReserved` + hard eviction threshold."""
     isolated_cpus: str = "ignore"
-    """Use of CPUs that were isolated at boot. With `prefer`, they are allocated exclusively before other CPUs. With `only`, no other CPUs
-    are allocated exclusively. With `ignore`, they are treated like all other CPUs, as in kubelet.
+    """Use of the CPUs that the kernel command line isolates (`isolcpus=`). `prefer` allocates these CPUs exclusively before any others.
+    `only` allocates no others exclusively. `ignore` treats them like all others, as kubelet does.
     """
     exclusive_core_class: str = ANY_CLASS
-    """Core class of exclusive CPUs, if possible and unless the pod names another class. `any`, the default, is kubelet's behaviour."""
+    """Core class that is preferred for exclusive CPUs, unless the pod names another class. `any`, the default, means no preference, as in
+    kubelet.
+    """
     shared_core_class: str = ANY_CLASS
-    """Core class of containers without exclusive CPUs, as long as the shared pool has CPUs of this class. `any`, the default, is
-    kubelet's behaviour.
+    """Core class of the CPUs on which containers without exclusive CPUs run. If the shared pool has no CPU of this class, they run on the
+    whole pool. `any`, the default, means the whole pool, as in kubelet.
     """
     prefer_cpus_numa_node: bool = False
-    """Whether a single NUMA node that both CPUs and memory prefer takes precedence over conflicting hints of devices. False is kubelet's
+    """Whether a single NUMA node that the hints of both CPUs and memory prefer wins over contradicting hints of devices. False is kubelet's
     behaviour.
     """
     same_numa_nodes: bool = False
-    """Whether CPUs and memory are allocated on the same NUMA nodes if possible. False is kubelet's behaviour."""
+    """Whether a container's CPUs and memory are allocated on the same NUMA nodes if possible. False is kubelet's behaviour."""
     spread_huge_pages: bool = False
-    """Whether a container's huge pages are spread over NUMA nodes as its CPUs are. False is kubelet's behaviour."""
+    """Whether a container's huge pages are spread over the NUMA nodes of its CPUs, in proportion to the CPUs. False is kubelet's
+    behaviour.
+    """
     resize_below_admitted_cpus: bool = False
-    """Whether a resize may take away exclusive CPUs that the container had at its admission. False is the behaviour of KEP-5554."""
+    """Whether a resize may take exclusive CPUs away that the container had when its pod was admitted. False is the behaviour of
+    KEP-5554.
+    """
     feature_gates: tuple[tuple[str, bool], ...] = ()
-    """Configured gates, without defaults. The method `gate()` reads a gate."""
+    """Gates that the configuration sets, without the defaults. `gate()` returns the effective value of a gate."""
     errata: Errata = Errata.FIXED
     cpu_plugins: tuple[CpuPlugin, ...] = ()
-    """Plugins in the order in which they are called. kubelet has none."""
+    """CPU plugins in the order in which the CPU manager calls them. kubelet has no such plugins."""
     devices: "tuple[DeviceSelection, ...]" = ()
-    """Extended resources made of devices of the machine. A device belongs to the first entry that selects it."""
+    """Extended resources that consist of the machine's own devices. A device belongs to the first entry that selects it."""
 
     @property
     def has_static_cpus(self) -> bool:
-        """Whether containers can get exclusive CPUs."""
+        """Whether the CPU manager's policy is `static`, under which containers can get exclusive CPUs."""
         return self.cpu_manager_policy == "static"
 
     @property
     def prefers_numa_nodes(self) -> bool:
-        """Whether a setting that kubelet lacks prefers NUMA nodes. Such a setting never causes a refusal."""
+        """Whether one of the settings that kubelet lacks makes the managers prefer certain NUMA nodes. These settings never cause a
+        refusal.
+        """
         return self.same_numa_nodes or self.spread_huge_pages
 
     @property
     def decides_by_pod(self) -> bool:
-        """Whether the topology manager makes one decision for the whole pod."""
+        """Whether the topology manager chooses NUMA nodes once for the whole pod, instead of once for each container."""
         return self.topology_manager_scope == "pod" and self.topology_manager_policy != "none"
 
     def gate(self, name: str) -> bool:
@@ -180,16 +187,16 @@ class Placement(Struct, frozen=True):
 
 
 DEFAULT_WEIGHT = 100
-"""Default of `CPUWeight=` in systemd units."""
+"""Default value of `CPUWeight=` in systemd units."""
 
 
 class JobShare(Struct, frozen=True):
-    """Weight and limits of one user, or of each member of a group. If a value is None, the value of `JobBounds` applies."""
+    """Weight and job limits of one user, or of each member of a group. None in a field means that the value of `JobBounds` applies."""
 
     user: str = ""
-    """Name of the user. The name is empty if the share belongs to a group."""
+    """User name. It is empty if the share belongs to a group."""
     group: str = ""
-    """Name of the group. The name is empty if the share belongs to a user."""
+    """Group name. It is empty if the share belongs to a user."""
     weight: int | None = None
     max_cpus: Quantity | None = None
     max_memory: Quantity | None = None
@@ -198,25 +205,27 @@ class JobShare(Struct, frozen=True):
 
 
 class JobBounds(Struct, frozen=True):
-    """Rules for users other than root who may run jobs. The limits apply to the sum of a user's jobs, and separately to the sum of the
+    """Rules for users other than root who may run jobs. Each limit applies to the sum of a user's jobs, and separately to the sum of the
     user's reservations.
     """
 
     group: str
     max_cpus: Quantity | None = None
-    """Maximum number of CPUs of all jobs of one user together. None means that only the node's CPUs limit them."""
+    """Maximum number of CPUs of a user's jobs in total. None means that there is no limit except the number of CPUs of the node."""
     max_memory: Quantity | None = None
-    """Maximum amount of memory (with huge pages) of all jobs of one user together. None means that only the node's memory limits them."""
+    """Maximum memory, including huge pages, of a user's jobs in total. None means that there is no limit except the memory of the node."""
     max_per_user: int = 10
     max_reservations: int = 2
-    """Maximum number of reservations of one user that haven't ended. 0 means that only root may make reservations."""
+    """Maximum number of a user's reservations that haven't ended yet. 0 means that only root may make reservations."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of a user. If several jobs could start early, the user with the fewest CPUs in relation to the weight is first."""
+    """Weight of a user in the queue of jobs. If several waiting jobs could start before their turn, the job of the user with the fewest
+    CPUs per weight starts first.
+    """
     shares: tuple[JobShare, ...] = ()
-    """Shares of users and groups. For each user, only the first share that applies is used."""
+    """Shares of users and groups. The first share that matches a user is the user's share."""
 
     def apply_share(self, share: JobShare) -> "JobBounds":
-        """Return the bounds of a user with this share."""
+        """Return the bounds for a user who has this share."""
         return JobBounds(
             self.group,
             share.max_cpus or self.max_cpus,
@@ -236,109 +245,109 @@ class Config(Struct, frozen=True):
     placement: Placement = field(default_factory=Placement)
     cpu_manager_reconcile_period_ms: int = 10_000
     file_check_frequency_ms: int = 20_000
-    """Interval of the periodic rescan, which complements the file watch. Name and default are kubelet's."""
+    """Interval at which the agent reads the manifest directory again, in addition to the file watch. Name and default are kubelet's."""
     full_check_period_ms: int = 600_000
-    """Period in which each cgroup and file is read again at least once, to find changes that the kernel doesn't report."""
+    """Period in which the agent reads each cgroup and file again at least once, to find changes that no kernel event has reported."""
     host_isolation: str = "none"
-    """Isolation of exclusive CPUs from host processes: `partition`, or `none` as with kubelet."""
+    """Method that keeps host processes off exclusive CPUs: `partition` (cpuset partitions), or `none` as with kubelet."""
     host_core_class: str = ANY_CLASS
-    """Core class for host processes and the kernel's unbound work, used with `host_isolation`. `any` means no restriction."""
+    """Core class of the CPUs for host processes and for the kernel's unbound work, if `host_isolation` is on. `any` means no
+    restriction.
+    """
     interrupt_isolation: str = "none"
-    """Treatment of interrupts on exclusive CPUs. `affinity` moves the interrupts to other CPUs. `none` leaves the interrupts there, as
-    with kubelet.
+    """Treatment of interrupts on exclusive CPUs. `affinity` moves the interrupts to other CPUs. `none` leaves them there, as kubelet
+    does.
     """
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period_us: int = 100_000
     pod_pids_limit: int = 4096
-    """Maximum number of processes and threads of a pod or job. The name is kubelet's, but kubelet's default is no limit. -1 or 0 means no
+    """Maximum number of processes and threads of a pod or job. -1 or 0 means no limit. The name is kubelet's, but kubelet's default is no
     limit.
     """
     swap_behavior: str = NO_SWAP
-    """Swap behaviour of containers. Even `LimitedSwap` allows no swap, because kubelet gives no swap to pods from manifest files."""
+    """Swap behaviour of containers, in kubelet's terms. Even `LimitedSwap` allows no swap, because kubelet allows none to static pods."""
     static_pod_path: str = "/etc/nodeagent/manifests"
     state_directory: str = "/var/lib/nodeagent"
     runtime_directory: str = "/run/nodeagent"
     cgroup_root: str | None = None
-    """Directory of the common cgroup of all pods. None means the cgroup of the pods' systemd unit, which the launcher reports."""
+    """Directory of the pods' top cgroup. None means the cgroup of the pods' systemd unit, whose path the launcher reports."""
     launcher_socket: str = "/run/nodeagent-pods/launcher.sock"
     log_directory: str = "/var/log/nodeagent/pods"
-    """Directory for the output of containers on a host without a journal. Each container has one file."""
+    """Directory for the output of containers, with one file per container. It is used only on a host without the systemd journal."""
     metrics_bind_address: str = "127.0.0.1:9753"
-    """Address of the metrics: `HOST:PORT`, `unix:PATH`, or empty for no metrics."""
+    """Address at which the agent serves metrics: `HOST:PORT` or `unix:PATH`. Empty means that it serves none."""
     metrics_aliases: bool = True
     metrics_containers: bool = True
-    """Whether each container with exclusive CPUs has separate series for interrupts, softirqs, throttling and pressure."""
+    """Whether the metrics include each container's interrupts, softirqs, throttling and pressure, for containers with exclusive CPUs."""
     pod_resources_socket: str = ""
-    """Path of the socket for kubelet's PodResources API. Empty means that the API isn't offered."""
+    """Socket path at which the agent serves kubelet's PodResources API. Empty means that it doesn't serve the API."""
     device_plugin_socket: str = ""
-    """Path of the socket at which device plugins register. Empty means that device plugins aren't used."""
+    """Socket path at which device plugins register with the agent. Empty means that the agent uses no device plugins."""
     nri_socket: str = ""
-    """Path of the NRI socket of a container runtime whose containers the agent places. Empty means that the agent doesn't serve a
-    runtime.
-    """
+    """NRI socket path of the container runtime whose containers the agent places. Empty means that the agent serves no runtime."""
     kubelet_pods_socket: str = "/var/lib/kubelet/pods-api/pods-api.sock"
-    """Path of the socket of kubelet's pods API (1.37), or empty if the API isn't used. The API reports data about pods that the runtime
-    doesn't report. A socket that is missing at kubelet's default path isn't reported as a problem.
+    """Socket path of kubelet's pods API (1.37), from which the agent gets data about pods that NRI lacks. Empty means that the agent
+    doesn't use the API. A missing socket is a problem only if the path differs from kubelet's default.
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Refused pods that get a new decision without a user's request. With `none`, there are none, as with kubelet. With `room`, these are
-    the pods that lacked resources, once resources are released.
+    """Choice of the refused pods that the agent decides on again without `nodeagent retry`. `none` means no pods, as with kubelet. `room`
+    means pods that were refused for lack of resources, whenever resources are released.
     """
     max_pods: int = 1_000
     pods_per_core: int = 0
-    """Additional limit on the number of pods, as pods per CPU of the machine (kubelet's field). 0 means that there is no such limit."""
+    """Additional limit on the number of pods, per CPU of the machine (kubelet's `podsPerCore`). 0 means no such limit."""
     system_reserved: Resources = Resources()
     kube_reserved: Resources = Resources()
-    """kubelet's `kubeReserved`. If `reserved_system_cpus` is set, only `system_reserved` contains cpu, because kubelet rewrites both
-    fields in this way.
+    """Value of `kubeReserved`. If `reserved_system_cpus` is set, the number of these CPUs replaces the `cpu` of `systemReserved`, and this
+    field has no `cpu`. kubelet does the same.
     """
     eviction_memory_bytes: int | None = 100 * 2**20
-    """Value of evictionHard memory.available as an amount (kubelet's default is 100Mi). None means that the threshold is a percentage or
-    absent.
+    """Hard eviction threshold `memory.available` in bytes (kubelet's default is 100Mi). None means that the threshold is a percentage, or
+    isn't set.
     """
     eviction_memory_percent: str | None = None
-    """Value of evictionHard memory.available without its percent sign. None means that the threshold isn't a percentage. `node_capacity`
-    converts the percentage to bytes.
+    """Hard eviction threshold `memory.available` as a percentage, without the percent sign. None means that the threshold isn't a
+    percentage. core/admission/node_capacity.py converts it to bytes.
     """
     state_recovery: str = "recover"
-    """Action at the agent's start if the saved state is unusable. With `recover`, the state is recovered from running pods. With
-    `strict`, the agent refuses to start, as kubelet does.
+    """Action of the starting agent if the saved state is unusable. `recover` derives the state from the running pods. `strict` refuses to
+    start, as kubelet does.
     """
     jobs: JobBounds | None = None
-    """Rules for users who may run jobs. None means that only root may run jobs."""
+    """Rules for users other than root who may run jobs. None means that only root may run jobs."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates that don't count as a disturbance, by kind of disturbance and in the unit of the kind's threshold. Other kinds have
-    the default rate.
+    """Configured disturbance thresholds, by kind of disturbance. A rate up to the threshold doesn't count as a disturbance. Kinds that
+    aren't listed have their default threshold.
     """
     profiles: tuple[tuple[str, Profile], ...] = SHIPPED_PROFILES
-    """Profiles of quiet settings, by name."""
+    """Profiles by name. A profile is a named set of settings that keep the host quiet for a pod."""
     machine_wide_boost: bool = False
-    """Whether a pod that requests cores without boost may switch boost off for all CPUs. This is needed on machines that can't switch
-    boost for each CPU.
+    """Whether a pod that requests cores without boost may switch off boost for the whole machine. This is necessary on machines that can't
+    switch boost per CPU.
     """
     reported_fields: tuple[str, ...] = ()
-    """Known fields of kubelet that are unused here. Each is logged once."""
+    """Configured fields of kubelet that the agent doesn't use. The agent logs each of them once."""
     notes: tuple[str, ...] = ()
-    """Warnings about allowed but questionable values. Each is logged on one line."""
+    """Warnings about allowed but questionable values in the configuration. The agent logs one line for each."""
 
     @property
     def retries_for_room(self) -> bool:
-        """Whether pods that were refused for lack of resources get a new decision when resources are released."""
+        """Whether the agent decides again on pods that were refused for lack of resources, whenever resources are released."""
         return self.retry_refused == RETRY_FOR_ROOM
 
     @property
     def rescan_period_ms(self) -> int:
-        """Return the longest time between two checks, even if events wake the agent in between."""
+        """Return the interval of the periodic check, in milliseconds. The check takes place even if events wake the agent more often."""
         return min(self.cpu_manager_reconcile_period_ms, self.file_check_frequency_ms)
 
     @property
     def checked_part(self) -> float:
-        """Return the fraction of all cgroups and files, 0 to 1, that each periodic check reads again."""
+        """Return the fraction of all cgroups and files (0 to 1) that each periodic check reads again."""
         return min(1.0, self.rescan_period_ms / self.full_check_period_ms)
 
     def claimed_devices(self, container: Container) -> tuple[str, ...]:
-        """Return the devices whose interrupts a container requests on its exclusive CPUs. The result is empty if the node doesn't move
-        interrupts.
+        """Return the devices whose interrupts a container requests on its exclusive CPUs. The result is empty if the agent doesn't move
+        interrupts on this node.
         """
         return () if self.interrupt_isolation == "none" else container.interrupts

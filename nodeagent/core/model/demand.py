@@ -1,7 +1,6 @@
-"""Demand of a pod: the exclusive CPUs, memory and devices that it requests from the managers, per container and in total.
+"""Demand of a pod: the exclusive CPUs, memory and devices that it requests from the resource managers, per container and in total.
 
-The demand is computed once per admission. It depends on the pod's QoS class and the kinds of its containers, but not on the machine or
-the state.
+The agent computes the demand once per admission, from the pod and the configuration. The machine and the state don't matter.
 """
 
 import enum
@@ -25,7 +24,7 @@ from nodeagent.core.model.pod import (
 from nodeagent.core.model.quantity import Quantity
 
 Amounts = tuple[tuple[str, int], ...]
-"""Amounts in bytes, as pairs of resource and amount, sorted by resource."""
+"""Pairs of resource and amount, sorted by resource. Memory is in bytes, devices are counted."""
 
 
 class WhyShared(enum.StrEnum):
@@ -50,11 +49,13 @@ class Gates(Struct, frozen=True):
     pod_level_managers: bool
 
     def is_managed_pod(self, pod: Pod) -> bool:
-        """Whether the managers allocate to the pod as a whole, and then divide the allocation among its containers (KEP-5526)."""
+        """Return whether the managers allocate to the pod as a whole, and then divide this allocation among its containers (KEP-5526)."""
         return self.pod_level_managers and has_pod_level_resources(pod)
 
     def is_skipped_pod(self, pod: Pod) -> bool:
-        """Whether the managers ignore the pod, regardless of its requests."""
+        """Return whether the managers allocate nothing to the pod, because it has pod-level resources and the gate for managing them is
+        off.
+        """
         return has_pod_level_resources(pod) and not self.pod_level_managers
 
 
@@ -63,9 +64,11 @@ class DemandRules(Struct, frozen=True):
     with_memory: bool
     """Whether the memory manager's policy is Static."""
     exact_bytes: bool
-    """Whether any notation of a whole number of bytes is accepted (without Erratum.DECIMAL_FORM_REFUSED)."""
+    """Whether every memory amount that is a whole number of bytes is accepted, such as 1.5Gi. False reproduces
+    Erratum.DECIMAL_FORM_REFUSED.
+    """
     with_zero_devices: bool
-    """Whether a container that requests 0 devices counts as requesting the resource (Erratum.ZERO_DEVICES_ALIGNED)."""
+    """Whether a container that requests 0 devices counts as requesting the resource. True reproduces Erratum.ZERO_DEVICES_ALIGNED."""
 
     @classmethod
     def of(cls, placement: Placement) -> "DemandRules":
@@ -87,14 +90,16 @@ class ContainerDemand(Struct, frozen=True):
     cpus: int
     """Number of exclusive CPUs. 0 means that the container runs in the shared pool."""
     memory: Amounts | None = ()
-    """Memory to allocate, by resource. None means that a requested amount isn't a whole number of bytes."""
+    """Memory to allocate to the container, by resource. None means that the container requests an amount that isn't a whole number of
+    bytes.
+    """
     near: tuple[str, ...] = ()
-    """Devices, or kinds of devices, near which the container's CPUs and memory should be."""
+    """Devices, or kinds of devices. The container's CPUs and memory should be on the NUMA nodes of these devices."""
     devices: Amounts = ()
-    """Numbers of devices to allocate, by resource."""
+    """Number of devices to allocate to the container, by extended resource."""
     spread: tuple[tuple[int, int], ...] = ()
-    """NUMA nodes over which the memory should be spread, each with its number of CPUs as the share. If there are none, the memory isn't
-    spread.
+    """NUMA nodes over which the container's memory should be spread, each with a number of CPUs. The memory is divided in proportion to
+    these numbers. Empty means that the memory isn't spread.
     """
 
 
@@ -105,20 +110,26 @@ class PodDemand(Struct, frozen=True):
     is_skipped: bool
     containers: tuple[ContainerDemand, ...]
     cpus: int
-    """Exclusive CPUs of the pod as a whole. This is the pod-level amount, or else the peak of the containers' CPUs."""
+    """Number of exclusive CPUs that the pod needs: its pod-level amount, or else the largest number that its containers need at the same
+    time.
+    """
     memory: Amounts | None = ()
     numa_node: int | None = None
-    """NUMA node that the pod requires for all its CPUs and memory. None means any node."""
+    """NUMA node on which all CPUs and memory of the pod must be. None means any node."""
     core_class: str | None = None
-    """Core class that the pod requires for all its exclusive CPUs. None means any class."""
+    """Core class that all exclusive CPUs of the pod must have. None means any class."""
     has_whole_cores: bool = False
-    """Whether the pod requires whole cores as its exclusive CPUs, because it requests settings of its cores."""
+    """Whether the pod's exclusive CPUs must be whole cores. A pod that requests settings of its cores must not share a core with another
+    pod.
+    """
     pins_units: bool = False
-    """Whether the pod pins systemd units. A unit that is pinned again with fewer CPUs keeps some of its present CPUs."""
+    """Whether the pod pins systemd units. When a unit is pinned again with fewer CPUs, it may lose any of its CPUs, even those that it had
+    at the pod's admission.
+    """
 
     @property
     def near(self) -> tuple[str, ...]:
-        """Return the devices near which the pod's containers ask to be, without duplicates."""
+        """Return the devices, or kinds of devices, near which the pod's containers should be placed, without duplicates."""
         names = [name for container in self.containers for name in container.near]
         return tuple(dict.fromkeys(names)) if names else ()
 
@@ -133,15 +144,15 @@ class PodDemand(Struct, frozen=True):
 
     @property
     def asks_for_cpus(self) -> bool:
-        """Whether the pod as a whole or one of its containers requests exclusive CPUs."""
+        """Whether the pod requests exclusive CPUs, as a whole or for one of its containers."""
         return not self.is_skipped and bool(self.cpus or any(container.cpus for container in self.containers))
 
     def due_cpus(self, container: ContainerDemand, *, by_pod: bool) -> int:
-        """Return the number of exclusive CPUs that a container should get under policy static if enough are available.
+        """Return the number of exclusive CPUs that a container gets under policy `static` if enough are available.
 
         Args:
             container: the demand of the container.
-            by_pod: whether the pod gets one set of CPUs, which its containers share.
+            by_pod: whether the topology manager allocates one set of CPUs to the whole pod, which the containers divide.
         """
         return 0 if self.is_skipped or (by_pod and not self.cpus) else container.cpus
 
@@ -181,7 +192,7 @@ def demand_of(rules: DemandRules, pod: Pod) -> PodDemand:
 
 
 def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShared | None:
-    """Return the reason why the container gets no exclusive CPUs. None means that it gets exclusive CPUs if enough are available."""
+    """Return the reason why a container gets no exclusive CPUs. None means that the container gets them if enough are available."""
     if placement.cpu_manager_policy != "static":
         return WhyShared.POLICY_NONE
     if _count_annotated_cpus(pod, container) is not None:
@@ -206,7 +217,7 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
 
 
 def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
-    """Return the reason why a container's limits count as different from its requests."""
+    """Return the reason why a container's limits don't equal its requests, as exclusive CPUs require."""
     for name, without, with_zero in (
         (CPU, WhyShared.NO_CPU_LIMIT, WhyShared.CPU_LIMIT_0),
         (MEMORY, WhyShared.NO_MEMORY_LIMIT, WhyShared.MEMORY_LIMIT_0),
@@ -220,7 +231,7 @@ def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
 
 
 def has_equal_limits(resources: ResourceRequirements) -> bool:
-    """Whether the container by itself would be Guaranteed, because its CPU and memory requests equal its limits and aren't zero."""
+    """Return whether the container would be Guaranteed by itself, because its CPU and memory requests aren't zero and equal its limits."""
     for name in (CPU, MEMORY):
         request, limit = resources.requests.get(name), resources.limits.get(name)
         if request is None or limit is None or request.nano == 0 or request.nano != limit.nano:
@@ -229,7 +240,9 @@ def has_equal_limits(resources: ResourceRequirements) -> bool:
 
 
 def never_holds_cpuset(pod: Pod, qos: QosClass) -> bool:
-    """Whether the pod can't get exclusive CPUs or memory nodes while it runs, whatever the policy, the gates and later resizes are."""
+    """Return whether the pod can never get exclusive CPUs or memory nodes during its life, whatever the policies and gates are, and
+    whatever resizes follow.
+    """
     return (
         qos is not QosClass.GUARANTEED
         and pod.resources is None
@@ -239,8 +252,8 @@ def never_holds_cpuset(pod: Pod, qos: QosClass) -> bool:
 
 
 def qualifies_alone(container: Container) -> bool:
-    """Whether a container of a pod with pod-level resources gets exclusive CPUs. The container must be Guaranteed by itself and request
-    whole CPUs.
+    """Return whether a container of a pod with pod-level resources gets exclusive CPUs. For that, it must be Guaranteed by itself and
+    request whole CPUs.
     """
     limit = container.resources.limits.get(CPU)
     return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
@@ -260,8 +273,8 @@ def _make_container_demand(
 
 
 def _count_annotated_cpus(pod: Pod, container: Container) -> int | None:
-    """Return the number of exclusive CPUs in the container's annotation. In a pod with pod-level resources, return 0, because other rules
-    divide the pod's CPUs.
+    """Return the number of exclusive CPUs in the container's annotation. None means that the annotation is missing, or is ignored because
+    the pod has pod-level resources.
     """
     return None if has_pod_level_resources(pod) else container.exclusive_cpus
 
@@ -296,9 +309,9 @@ def _count_bytes(rules: DemandRules, amount: Quantity) -> int | None:
 
 
 def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> int:
-    """Return the largest sum of the amounts of containers that run at the same time.
+    """Return the largest sum of the amounts that containers need at the same time.
 
-    App containers run together with all sidecars. An init container runs with the sidecars before it.
+    App containers run together with all sidecars. An init container runs with the sidecars that precede it.
     """
     apps = sidecars = peak = 0
     for container, amount in zip(containers, amounts, strict=True):
@@ -313,7 +326,9 @@ def _find_peak(containers: tuple[ContainerDemand, ...], amounts: list[int]) -> i
 
 
 def _find_peak_memory(containers: tuple[ContainerDemand, ...]) -> Amounts | None:
-    """Return the peak of each memory resource. As in kubelet, resources that no app container requests are left out."""
+    """Return, for each memory resource, the largest sum that containers need at the same time. As in kubelet, resources that no app
+    container requests are left out.
+    """
     apps: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

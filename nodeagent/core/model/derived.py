@@ -1,5 +1,5 @@
-"""Values that are derived from inputs and reused in later turns. A value is stored with its inputs, and is computed again only if an
-input has changed.
+"""Cache of values that are computed from immutable inputs in every turn of the agent. A value is computed again only if one of its inputs
+has changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
@@ -16,12 +16,14 @@ Inputs = TypeVar("Inputs", bound=tuple[object, ...])
 
 
 def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
-    """Return the keys of `new` whose values aren't identical (`is`) to the values in `old`."""
+    """Return the keys of `new` whose values are not the same objects as in `old`. Keys that `old` lacks are included."""
     return list(compress(new, map(is_not, new.values(), map(old.get, new))))
 
 
 def find_replaced(old: Sequence[V], new: Sequence[V]) -> tuple[slice, slice]:
-    """Return the part of each sequence that lies between their common beginning and their common end. Items are compared by identity."""
+    """Compare two sequences by the identity of their items. Return the part of each that remains without the common beginning and the
+    common end.
+    """
     shorter = min(len(old), len(new))
     begin = shorter if old is new else next(compress(range(shorter), map(is_not, old, new)), shorter)
     left = shorter - begin
@@ -30,12 +32,14 @@ def find_replaced(old: Sequence[V], new: Sequence[V]) -> tuple[slice, slice]:
 
 
 class Derived(Struct, Generic[Inputs, V], frozen=True):
-    """Derived values by key. Inputs are immutable, so the identity of an input shows that the input is unchanged."""
+    """Cached values by key, each with the inputs from which it was computed. Inputs are immutable, so the same object is an unchanged
+    input.
+    """
 
     common: tuple[object, ...] = ()
-    """Inputs that all values have in common."""
+    """Inputs that all values share."""
     kept: Mapping[str, tuple[Inputs, V]] = field(default_factory=dict)
-    """Inputs and value by key."""
+    """Pairs of inputs and value, by key."""
 
     def derive(
         self,
@@ -45,14 +49,14 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
         make: Callable[[Inputs], V],
         unchanged: AbstractSet[str] = frozenset(),
     ) -> "Derived[Inputs, V]":
-        """Return the values for these items, in their order. Values with unchanged inputs are reused.
+        """Compute the values for these items, in their order. Reuse the cached value of each item whose inputs haven't changed.
 
         Args:
-            common: inputs of all values. Equal common inputs count as unchanged.
-            items: items from which values are derived, by key.
-            find_inputs: function that finds the further inputs of an item's value.
-            make: function that computes a value from its own inputs and the common inputs.
-            unchanged: keys of items whose inputs are known to be unchanged.
+            common: inputs of all values. They are compared by equality, and all values are computed again if they have changed.
+            items: pairs of key and item. One value is computed per item.
+            find_inputs: function that finds an item's own inputs.
+            make: function that computes a value from the item's own inputs.
+            unchanged: keys of items whose own inputs are known to be unchanged, so that they needn't be found and compared.
         """
         old = self.kept if common == self.common else {}
         kept = {}

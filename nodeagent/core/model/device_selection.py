@@ -1,6 +1,4 @@
-"""Selection of the discovered devices that form the extended resources in the configuration's `devices`. The selection doesn't depend on
-pods.
-"""
+"""Assignment of discovered PCI devices to the extended resources in the configuration field `devices`."""
 
 from fnmatch import fnmatchcase
 
@@ -10,29 +8,29 @@ from nodeagent.core.model.devices import Device, DeviceKind, PlacedDevices
 
 
 class DeviceSelector(Struct, frozen=True):
-    """Criteria of a device selection. A device must meet all criteria that are set."""
+    """Criteria that select discovered devices for an extended resource. A device must meet all criteria that are set."""
 
     kind: DeviceKind | None = None
     address: str = ""
-    """Address of a PCI function. `*` matches any text."""
+    """PCI address of a device function. `*` matches any text."""
     vendor: int | None = None
     model: int | None = None
     driver: str = ""
     name: str = ""
-    """One of the device's names: its network interface, InfiniBand device or controller. `*` matches any text."""
+    """Name of a network interface, an InfiniBand device or a controller of the device. `*` matches any text."""
     numa_node: int | None = None
     virtual_functions_of: str = ""
-    """Address or name of a physical function whose virtual functions are selected. If this field is empty, a virtual function is selected
-    only by its `address`.
+    """PCI address or name of a physical function, to select its virtual functions. If this field is empty, a virtual function can be
+    selected only by its own `address`.
     """
 
     def selects(self, device: Device, node: int | None, physical: Device | None) -> bool:
-        """Whether a device meets all criteria.
+        """Return whether a device meets all criteria.
 
         Args:
             device: the device.
-            node: the device's NUMA node, or None if unknown.
-            physical: the device's physical function, if the device is a virtual function.
+            node: NUMA node of the device, or None if unknown.
+            physical: physical function of the device, if the device is a virtual function.
         """
         if self.virtual_functions_of:
             if physical is None or self.virtual_functions_of not in {physical.address, *physical.names}:
@@ -51,18 +49,18 @@ class DeviceSelector(Struct, frozen=True):
 
 
 class DeviceSelection(Struct, frozen=True):
-    """One entry of `devices`."""
+    """One entry of the configuration field `devices`."""
 
     resource: str
-    """Resource name that pods request, such as example.com/nic-100g."""
+    """Extended resource that pods request, such as example.com/nic-100g."""
     selectors: tuple[DeviceSelector, ...]
-    """Selectors of the devices. A device has to match at least one selector."""
+    """Alternative criteria. A device is selected if it matches at least one selector."""
 
 
 def select_devices(
     selections: tuple[DeviceSelection, ...], devices: PlacedDevices
 ) -> tuple[tuple[str, tuple[tuple[Device, int | None], ...]], ...]:
-    """Return the devices of each resource, with their NUMA nodes. A device belongs to the first resource that selects it."""
+    """Return each extended resource with its devices and their NUMA nodes. A device belongs to the first resource that selects it."""
     physical = {device.address: device for device, _ in devices.placed}
     found: dict[str, list[tuple[Device, int | None]]] = {selection.resource: [] for selection in selections}
     for device, node in devices.placed:

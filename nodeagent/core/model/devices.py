@@ -1,5 +1,5 @@
-"""PCI devices and their NUMA nodes. The devices include network and storage cards, accelerators, and memory behind CXL. This module makes
-no decisions.
+"""PCI devices and their NUMA nodes. They include network and storage cards, accelerators, and memory behind CXL. This module makes no
+decisions.
 """
 
 import enum
@@ -26,58 +26,58 @@ _NVME_DISK = re.compile(r"(nvme[0-9]+)n[0-9]+(?:p[0-9]+)?")
 
 
 class NodeDoubt(enum.StrEnum):
-    """Reason to doubt the NUMA node of a device, or to assume another node than the kernel's."""
+    """Reason to doubt the NUMA node that the kernel reports for a device, or to assume a node that it doesn't report."""
 
     NOT_SAID = "not said"
-    """The firmware doesn't name a node, and the device's local CPUs aren't exactly the CPUs of one node."""
+    """The kernel doesn't report a node, and the device's local CPUs don't match the CPUs of any node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel doesn't name a node, but the device's local CPUs are exactly one node's CPUs, so this node is assumed."""
+    """The kernel doesn't report a node, but the device's local CPUs are exactly the CPUs of one node. The agent assumes this node."""
     NO_SUCH_NODE = "no such node"
-    """The kernel names a node that the machine doesn't have."""
+    """The kernel reports a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
-    """The kernel names a node, but the device's local CPUs belong to another node. This happens with some firmware, and in modes with fewer
-    nodes per socket.
+    """The kernel reports a node, but the device's local CPUs differ from the node's CPUs. The cause is faulty firmware, or a firmware
+    setting for fewer nodes per socket.
     """
 
 
 class Device(Struct, frozen=True):
-    """One function of a PCI device."""
+    """One PCI function, with its properties from /sys."""
 
     address: str
-    """Domain, bus, device and function, such as 0000:3b:00.0."""
+    """PCI address: domain, bus, device and function, such as 0000:3b:00.0."""
     kind: DeviceKind
     class_code: int
-    """Base class, subclass and programming interface, in one byte each."""
+    """PCI class code: base class, subclass and programming interface, one byte each."""
     vendor: int | None = None
     model: int | None = None
     driver: str | None = None
-    """Driver bound to the function. None means that it has no driver."""
+    """Name of the driver that is bound to the function. None means that no driver is bound."""
     names: tuple[str, ...] = ()
-    """Names that the kernel gives to the device's network interfaces, InfiniBand devices and controllers."""
+    """Kernel names of the device's network interfaces, InfiniBand devices and controllers."""
     numa_node: int | None = None
-    """NUMA node according to the kernel. None means that the kernel doesn't know the node."""
+    """NUMA node that the kernel reports. None means that the kernel doesn't know the node."""
     local_cpus: CpuSet | None = None
-    """Local CPUs according to the kernel, including offline ones. None means that the kernel doesn't know these CPUs."""
+    """Local CPUs that the kernel reports, including offline CPUs. None means that the kernel reports none."""
     interrupts: tuple[int, ...] = ()
     max_virtual_functions: int = 0
     virtual_functions: tuple[str, ...] = ()
-    """Addresses of the virtual functions of this function."""
+    """PCI addresses of this function's virtual functions (SR-IOV)."""
     physical_function: str | None = None
-    """Address of the physical function, if this is a virtual function."""
+    """PCI address of the physical function, if this is a virtual function (SR-IOV)."""
     root: str | None = None
-    """PCI root above the device, such as pci0000:3a. None means that the root is unknown."""
+    """PCI root complex of the device, such as pci0000:3a. None means that it is unknown."""
 
 
 class DevicePlace(Struct, frozen=True):
     node: int | None
-    """NUMA node of the device. None means that the node is unknown."""
+    """NUMA node of the device. None means that it is unknown."""
     doubt: NodeDoubt | None = None
-    """Reason why the node is doubtful. None means that the node and the local CPUs agree."""
+    """Reason to doubt `node`. None means that the kernel's information about the node and the local CPUs agrees."""
 
 
 def find_node_of(device: Device, topology: Topology) -> DevicePlace:
-    """Return the NUMA node of a device. This is the node that the kernel names, or the node with exactly the device's local CPUs, or the
-    machine's only node.
+    """Determine the NUMA node of a device: the node that the kernel reports, or else the machine's only node, or else the node whose CPUs
+    are exactly the device's local CPUs.
     """
     if device.numa_node is None and len(topology.numa) == 1:
         return DevicePlace(topology.numa[0].id)
@@ -94,7 +94,7 @@ def find_node_of(device: Device, topology: Topology) -> DevicePlace:
 
 
 def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tuple[int | None, tuple[Device, ...]], ...]:
-    """Group devices by NUMA node, sorted by address. Devices whose node is unknown come last."""
+    """Group devices by their NUMA nodes, in ascending order. The group of devices whose node is unknown comes last."""
     places = {device.address: find_node_of(device, topology).node for device in devices}
     known = NumaSet.from_ids(node for node in places.values() if node is not None)
     nodes: list[int | None] = [*known, *([None] if None in places.values() else [])]
@@ -102,22 +102,23 @@ def group_by_node(devices: tuple[Device, ...], topology: Topology) -> tuple[tupl
 
 
 class PlacedDevices(Struct, frozen=True):
-    """PCI devices of a machine, near which pods can ask to be."""
+    """PCI devices of the machine with their NUMA nodes. Pods can ask for CPUs and memory near these devices."""
 
     placed: tuple[tuple[Device, int | None], ...] = ()
-    """Devices with their NUMA nodes, sorted by address. A node of None is unknown."""
+    """Pairs of device and NUMA node, sorted by PCI address. None instead of a node means that the node is unknown."""
     problem: str = ""
-    """Reason why the devices are unknown. Empty means that the devices are known."""
+    """Reason why the devices couldn't be read. Empty means that they were read."""
 
     @classmethod
     def of(cls, devices: tuple[Device, ...], topology: Topology) -> "PlacedDevices":
         return cls(tuple((device, find_node_of(device, topology).node) for device in devices))
 
     def find_named(self, name: str) -> tuple[tuple[Device, int | None], ...]:
-        """Return the devices with this name, which is a kind of devices or a device's address, interface, controller or disk.
+        """Return the devices that a name matches. The name is a kind of devices, a PCI address, or the name of an interface, controller or
+        disk.
 
-        The name of a kind always means all devices of the kind, even if a single device has the same name. Otherwise users could change
-        the meaning by renaming an interface.
+        A name such as `network` always means the kind, even if some device has this name, too. Otherwise users could change what it matches
+        by renaming an interface.
         """
         if name in DEVICE_KINDS:
             return tuple(each for each in self.placed if each[0].kind == name)

@@ -1,5 +1,5 @@
-"""SHA-256 digests. `hashlib` loads OpenSSL, which takes 4 MiB and longer than many modules together. OpenSSL computes digests several times
-faster than Python's own module, so it is loaded only for the first long content.
+"""SHA-256 digests, computed without `hashlib` if the content is short. `hashlib` loads OpenSSL, which costs 4 MiB of memory and much
+start-up time. OpenSSL is several times faster, so it is loaded for the first long content.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _SHORT_BYTES = 2**16
 
 
 def sha256_hex(content: bytes) -> str:
-    """Return the SHA-256 digest of a content in hexadecimal notation."""
+    """Return the SHA-256 digest of the content in hexadecimal notation."""
     digest: str = _find_sha256(is_short=len(content) <= _SHORT_BYTES)(content).hexdigest()
     return digest
 

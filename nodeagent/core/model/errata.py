@@ -1,7 +1,7 @@
-"""Errata, which are numbered errors of kubelet 1.36 and 1.37. Each has kubelet's behaviour, nodeagent's behaviour and the discussion.
+"""Errata: numbered errors of kubelet 1.36 and 1.37, each with kubelet's behaviour, nodeagent's behaviour and the public discussion.
 
-`Placement.errata` selects the behaviour for all errata at once. Code with different behaviours calls `Managers.reproduces(erratum)`. Only
-such calls depend on the mode. docs/reference/differences.md is generated from this module.
+`Placement.errata` selects whether the managers reproduce the errata. Code whose behaviour depends on an erratum asks
+`Managers.reproduces(erratum)`. docs/reference/differences.md is generated from this module.
 """
 
 import enum
@@ -12,7 +12,7 @@ from nodeagent.core.model.config import Errata
 
 
 class Erratum(enum.IntEnum):
-    """Errata by number. The numbers never change, and the names describe kubelet's behaviour."""
+    """Number of each erratum. Numbers never change. The names describe kubelet's behaviour."""
 
     POD_ALLOCATED_AGAIN = 1
     POD_HINTS_FROM_FIRST_CONTAINER = 2
@@ -51,7 +51,7 @@ class Erratum(enum.IntEnum):
 
 
 class ErratumRow(Struct, frozen=True):
-    """One row of the table of differences."""
+    """One erratum, as a row of the table in docs/reference/differences.md."""
 
     erratum: Erratum
     kubelet: str
@@ -59,10 +59,10 @@ class ErratumRow(Struct, frozen=True):
     issues: tuple[int, ...] = ()
     """Issue numbers in kubernetes/kubernetes."""
     mended_by: int | None = None
-    """Pull request in kubernetes/kubernetes that fixes the error in a later kubelet. None means that no such pull request is known."""
+    """Pull request in kubernetes/kubernetes that fixes the erratum in a later kubelet. None means that no such pull request is known."""
     always_fixed: bool = False
-    """Whether the erratum is avoided in every mode, because kubelet hangs or panics, or because it concerns the order of the daemon's
-    work.
+    """Whether nodeagent never reproduces the erratum. It doesn't if kubelet hangs or panics, or if the erratum concerns the daemon instead
+    of its decisions.
     """
 
     @property
@@ -282,12 +282,12 @@ ERRATA: tuple[ErratumRow, ...] = (
 
 
 class VersionRow(Struct, frozen=True):
-    """One known difference between kubelet 1.37 and 1.36 that concerns the managers."""
+    """One known difference between the resource managers of kubelet 1.37 and 1.36."""
 
     kubelet: str
     nodeagent: str
     changes: tuple[int, ...]
-    """Pull requests in kubernetes/kubernetes."""
+    """Pull requests in kubernetes/kubernetes that made the change."""
 
 
 SINCE_1_37: tuple[VersionRow, ...] = (
@@ -314,17 +314,17 @@ SINCE_1_37: tuple[VersionRow, ...] = (
         (139929,),
     ),
 )
-"""Known differences of kubelet 1.37. In everything else, nodeagent follows 1.36."""
+"""Known differences between kubelet 1.37 and 1.36. In everything else, nodeagent follows 1.36."""
 
 
 class ProposalRow(Struct, frozen=True):
-    """One enhancement proposal whose settings exist in nodeagent, but in no released kubelet."""
+    """One Kubernetes enhancement proposal (KEP) whose settings exist in nodeagent, but in no released kubelet."""
 
     proposal: str
-    """Names of the settings, with the KEP and the open pull requests."""
+    """Names of the settings, with the KEP and its open pull requests."""
     nodeagent: str
     unknown: str
-    """Questions that the draft leaves open, and deviations of nodeagent from the draft."""
+    """Questions that the proposal leaves open, and differences between nodeagent and the proposal."""
 
 
 PROPOSALS: tuple[ProposalRow, ...] = (
@@ -351,17 +351,17 @@ PROPOSALS: tuple[ProposalRow, ...] = (
         "The effect is open, because the draft may change. nodeagent has `hostIsolation` for the same purpose.",
     ),
 )
-"""Settings of proposals that no released kubelet has. Only this table says so, and other pages link to it."""
+"""Settings from enhancement proposals that no released kubelet has. Other pages link to this table instead of repeating it."""
 
 
 class AskedRow(Struct, frozen=True):
-    """Behaviour that users have requested from kubelet, and that a setting of nodeagent provides."""
+    """A behaviour that users have requested from kubelet, and the setting of nodeagent that provides it."""
 
     kubelet: str
     nodeagent: str
     setting: str
     issue: int
-    """Issue in kubernetes/kubernetes."""
+    """Number of the request in kubernetes/kubernetes."""
 
 
 ASKED_OF_KUBELET: tuple[AskedRow, ...] = (
@@ -378,11 +378,11 @@ ASKED_OF_KUBELET: tuple[AskedRow, ...] = (
         119851,
     ),
 )
-"""Settings of nodeagent that no version of kubelet has."""
+"""Behaviours that users have requested from kubelet, and that only nodeagent provides."""
 
 
 def list_reproduced(errata: Errata) -> frozenset[Erratum]:
-    """Return the errata that are reproduced in a mode. No erratum of kubelet 1.36 is known to be fixed in 1.37."""
+    """Return the errata that the managers reproduce in this mode. All known errata of kubelet 1.36 are also in 1.37."""
     if errata is Errata.FIXED:
         return frozenset()
     return frozenset(entry.erratum for entry in ERRATA if not entry.always_fixed)

@@ -1,4 +1,6 @@
-"""Quoting of text as by Go's strconv.Quote and the verb %q, for those messages of kubelet that quote configured values."""
+"""Quoting of text in the way of Go's strconv.Quote. It is needed for messages that equal kubelet's and quote configured values with
+`%q`.
+"""
 
 _SHORT = {
     "\a": r"\a",
@@ -16,7 +18,7 @@ _WIDE = 0x10000
 
 
 def quote_as_go(text: str) -> str:
-    """Put text in double quotes and escape unprintable characters."""
+    """Put the text in double quotes, and escape unprintable characters as Go does."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 

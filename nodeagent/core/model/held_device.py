@@ -1,4 +1,4 @@
-"""Devices that containers hold."""
+"""Record of a device that is allocated to a container."""
 
 import re
 
@@ -10,26 +10,28 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class HeldDevice(Struct, frozen=True):
-    """A container's device, of an extended resource or of a claim."""
+    """A device that is allocated to a container, because the container requests an extended resource or uses a resource claim."""
 
     resource: str
-    """Extended resource of the device, or driver of a device from a claim."""
+    """Extended resource of the device. For a device of a resource claim, this is the name of the DRA driver."""
     id: str
-    """ID of the device. For a discovered device this is its PCI address."""
+    """Device ID. For a device that the agent discovered, this is the PCI address."""
     nodes: NumaSet = NumaSet()
-    """NUMA nodes near the device when it was allocated. Empty means that these nodes are unknown."""
+    """NUMA nodes that were near the device when it was allocated. Empty means that they are unknown."""
     kind: str = ""
-    """Kind of the device (core/model/devices.py). It is empty if the device wasn't discovered by the agent."""
+    """Device kind (`DeviceKind` in core/model/devices.py). Empty for a device that a device plugin reported."""
     names: tuple[str, ...] = ()
-    """Names of the device when it was allocated."""
+    """Names that the device had when it was allocated."""
     claim: str = ""
-    """Claim to which the device belongs. Several containers may share the device of a claim. Empty means that the device belongs to one
-    container.
+    """Resource claim to which the device is allocated. Several containers may share such a device. Empty means that the device was
+    requested as an extended resource, and belongs to one container.
     """
     lists_minus_one: bool = False
-    """Whether the plugin lists the node -1 among the device's nodes. A device whose only listed node is -1 has no known nodes."""
+    """Whether the device plugin lists the NUMA node -1 for the device. If it lists no other node, the device's nodes are unknown."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return the key that identifies the device. A PCI function has the same key under every resource."""
+        """Return the identity of the device on the node. A PCI function has the same key under every resource name, so it isn't allocated
+        twice.
+        """
         return ("", self.id) if _PCI_ADDRESS.fullmatch(self.id) else (self.resource, self.id)

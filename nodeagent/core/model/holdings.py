@@ -1,5 +1,5 @@
-"""Protocols for the data of a resource: of the whole node (`Books`), and of one pod (`Holdings`). This module doesn't know any particular
-resource.
+"""Protocols of the records that a resource keeps: `Books` for the whole node, and `Holdings` for one pod. They are the same for all
+resources.
 """
 
 from collections.abc import Iterable
@@ -10,29 +10,31 @@ V = TypeVar("V")
 
 
 class Books(Protocol):
-    """A resource's accounts for the whole node, as a frozen struct. An instance without arguments describes an empty node."""
+    """Records that a resource keeps for the whole node, such as the shared pool's CPUs. They are a frozen struct. A struct without
+    arguments describes a node without allocations.
+    """
 
 
 class Holdings(Protocol):
-    """Holdings of one pod in one resource, as a frozen struct. An instance without arguments is empty."""
+    """Allocation of one resource to a pod, as a frozen struct. A struct without arguments means that nothing is allocated."""
 
     @property
     def holders(self) -> Iterable[str]:
-        """Return the names of the containers that hold a part of these holdings."""
+        """Return the names of the containers to which a part of the allocation belongs."""
 
     @property
     def size(self) -> int:
-        """Return the size of the holdings. Sizes serve to compare pods."""
+        """Return the amount that is allocated, in the resource's own unit. It serves to find the pod with the smallest allocation."""
 
     def without(self, container: str) -> Self:
-        """Return the holdings without those of one container."""
+        """Return a copy without the allocation of one container."""
 
 
 P = TypeVar("P", bound=Books)
 
 
 def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
-    """Return the parts, in which the changed part replaces the part of the same type. An empty part is removed. Parts are sorted by type
+    """Replace the part that has the same type as `changed`, or add it. Remove it if `changed` is empty. The result is sorted by type
     name.
     """
     kind = type(changed)
@@ -44,12 +46,12 @@ def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
 
 
 def put_item(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:
-    """Return the sorted items, with one container's item inserted or replaced."""
+    """Insert or replace the value of the container `name`. The pairs of container and value stay sorted by container."""
     if not items or items[-1][0] < name:
         return (*items, (name, value))
     return tuple(sorted([*(item for item in items if item[0] != name), (name, value)], key=itemgetter(0)))
 
 
 def remove_item(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
-    """Return the items without the item of one container."""
+    """Remove the pair of the container `name`."""
     return tuple(item for item in items if item[0] != name)

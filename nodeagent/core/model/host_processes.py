@@ -1,4 +1,4 @@
-"""Observed host processes and interrupts that may run on exclusive CPUs. This module doesn't read /proc."""
+"""Host processes and interrupts that were observed on exclusive CPUs. The module contains only the values; other modules read /proc."""
 
 from msgspec import Struct
 
@@ -9,41 +9,41 @@ class HostProcess(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """Exclusive CPUs on which the process may run."""
+    """Exclusive CPUs on which the host process may run."""
 
 
 class HostInterrupt(Struct, frozen=True):
     number: int
     name: str
-    """Name of the devices that raise the interrupt."""
+    """Names of the devices that raise the interrupt, as in /proc/interrupts."""
     cpus: CpuSet
-    """Exclusive CPUs to which the interrupt may be delivered."""
+    """Exclusive CPUs that may receive the interrupt."""
     is_bound: bool
-    """Whether the kernel forbids moving the interrupt. On older kernels, which don't report this, the value is False."""
+    """Whether the kernel forbids moving the interrupt to other CPUs. It is False on older kernels, which don't report this."""
 
 
 class HostProcesses(Struct, frozen=True):
-    """Host processes and interrupts that may run on exclusive CPUs (D12). Kernel threads are only counted, because most are bound to a
-    CPU.
+    """Host processes and interrupts that may disturb pods, because they may use exclusive CPUs (D12). Kernel threads are only counted,
+    since most of them are bound to one CPU and can't be moved.
     """
 
     processes: tuple[HostProcess, ...] = ()
     kernel_threads: int = 0
     kernel_thread_cpus: CpuSet = CpuSet()
     hidden: int = 0
-    """Number of processes that couldn't be read because of missing permissions."""
+    """Number of processes whose allowed CPUs couldn't be read, because the caller lacks permission."""
     interrupts: tuple[HostInterrupt, ...] = ()
-    """Interrupts on exclusive CPUs. Interrupts that a container requests on its own CPUs are left out."""
+    """Interrupts that exclusive CPUs may receive. An interrupt is left out if a container has requested it on its own CPUs."""
 
 
 class HostThread(Struct, frozen=True):
     """Thread of a user process, or of the kernel."""
 
     pid: int
-    """ID of the process."""
+    """ID of the process to which the thread belongs."""
     name: str
     cgroup: str | None
-    """Path below the cgroup v2 root, with a leading slash. None means that the thread is in no cgroup."""
+    """Absolute path of the thread's cgroup, seen from the cgroup v2 root. None means that the thread is in no cgroup."""
     is_kernel_thread: bool
     is_bound: bool
-    """Whether the kernel binds the thread to one CPU and forbids moving it."""
+    """Whether the kernel binds the thread to one CPU and forbids other CPUs."""

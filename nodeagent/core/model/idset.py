@@ -1,10 +1,9 @@
-"""Immutable sets of CPU IDs and of NUMA node IDs, with different types, so that they can't be confused.
+"""Immutable sets of CPU IDs and of NUMA node IDs. The two kinds of sets have different types, so that a type checker notices a mix-up.
 
-Searches over many sets use plain bitmasks, which have types, too. Arithmetic on masks gives an int. Each module converts the int back to
-the mask type before it returns the mask.
+Searches over many sets use plain bitmasks (`CpuMask`, `NumaMask`) instead, because they are faster. Arithmetic on a mask gives an int, so
+code converts the result back to the mask type.
 
-The canonical text of such sets (ascending, ranges as `a-b`) is the same for the kernel and kubelet. The sets are independent of any
-machine.
+As text, a set lists its IDs in ascending order, with ranges as `a-b`. The kernel and kubelet use the same format.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,18 +14,18 @@ from msgspec import Struct
 from nodeagent.core.model.go_text import quote_as_go
 
 MAX_ID = 65_535
-"""Largest ID accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192. Without this limit, parsing a hostile text such as
-`0-9999999999` would be expensive.
+"""Largest ID that is accepted in text. The kernel's CONFIG_NR_CPUS is at most 8,192. Without a limit, text from an untrusted source such as
+`0-9999999999` would need too much time and memory.
 """
 
 CpuMask = NewType("CpuMask", int)
-"""Bitmask in which bit n is logical CPU n."""
+"""Bitmask in which bit n stands for logical CPU n."""
 NumaMask = NewType("NumaMask", int)
-"""Bitmask in which bit n is NUMA node n."""
+"""Bitmask in which bit n stands for NUMA node n."""
 
 
 class IdSetSyntaxError(ValueError):
-    """A text is not a set of IDs. The message is the same as from kubelet's parser."""
+    """The text isn't a set of IDs. The message is that of kubelet's parser."""
 
 
 def _atoi(text: str) -> int:
@@ -55,10 +54,10 @@ class _IdSet(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a set such as `0-3,8`. The empty text is the empty set. Order and repetition don't matter.
+        """Parse a set such as `0-3,8`. IDs may be in any order, and may be repeated. An empty text is an empty set.
 
         Raises:
-            IdSetSyntaxError: the text is not a set. The message is the same as kubelet's.
+            IdSetSyntaxError: the text isn't a set of IDs. The message is that of kubelet's parser.
         """
         if text == "":
             return cls()
@@ -118,7 +117,7 @@ class _IdSet(Struct, frozen=True):
 
 
 class CpuSet(_IdSet, frozen=True):
-    """Set of logical CPUs, by their Linux numbers."""
+    """Set of logical CPUs, identified by the kernel's CPU numbers."""
 
     bits: CpuMask = CpuMask(0)
 
@@ -126,7 +125,7 @@ class CpuSet(_IdSet, frozen=True):
 
 
 class NumaSet(_IdSet, frozen=True):
-    """Set of NUMA nodes, by their Linux numbers."""
+    """Set of NUMA nodes, identified by the kernel's node numbers."""
 
     bits: NumaMask = NumaMask(0)
 

@@ -1,4 +1,4 @@
-"""Limits of the kernel's configuration. This module has no imports, so that the command `job` starts quickly."""
+"""Limits set by the kernel's build configuration. The module imports nothing, so that `nodeagent job` starts quickly."""
 
 MOST_CPUS = 8192
-"""Largest possible value of the kernel's CONFIG_NR_CPUS."""
+"""Largest number of CPUs for which a kernel can be built (CONFIG_NR_CPUS)."""

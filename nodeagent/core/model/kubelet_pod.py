@@ -1,4 +1,4 @@
-"""A pod as kubelet knows it, with data that NRI lacks: all containers with their kinds, requests and limits."""
+"""A pod as kubelet's pods API reports it. NRI lacks these data: all containers of the pod, with their kinds, requests and limits."""
 
 from msgspec import Struct
 
@@ -9,15 +9,15 @@ class KubeletContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind = ContainerKind.APP
     resources: ResourceRequirements = ResourceRequirements()
-    """Requests and limits as written. Missing requests haven't been replaced by limits yet."""
+    """Requests and limits as in the pod's specification. Missing requests haven't been set from the limits yet."""
 
 
 class KubeletPod(Struct, frozen=True):
     uid: str
     containers: tuple[KubeletContainer, ...] = ()
-    """All containers in the pod's order, with init containers and sidecars before the others. Containers that were added to the running
-    pod come last.
+    """All containers of the pod: init containers and sidecars, then app containers, each in the order of the specification. Containers that
+    were added to the running pod come last.
     """
     resources: ResourceRequirements | None = None
-    """Pod-level `spec.resources`."""
+    """Resources of the pod as a whole (`spec.resources`)."""
     overhead: Resources = Resources()

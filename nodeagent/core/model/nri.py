@@ -1,7 +1,7 @@
-"""NRI's data about pods and containers, and the answers of an NRI plugin, as values. Names follow NRI and OCI, but the units are the
-agent's.
+"""Value types for NRI, the plugin interface of container runtimes: reported pods and containers, and a plugin's answers. Names follow NRI
+and OCI. Units are those of nodeagent, and are part of the field names.
 
-A field with the value None wasn't reported. In an answer, None changes nothing.
+In a report, a field is None if the runtime didn't report it. In an answer, None means no change.
 """
 
 from enum import IntEnum
@@ -13,13 +13,13 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Safety margin before the runtime's timeout, in ms. A later answer is replaced by a denial, so that the runtime keeps the connection
-open.
+"""Time between the agent's last possible answer and the runtime's timeout, in milliseconds. The agent sends a denial at that moment,
+because the runtime closes the connection after a timeout.
 """
 
 
 class Event(IntEnum):
-    """Event that a plugin can subscribe to."""
+    """NRI event to which a plugin can subscribe."""
 
     RUN_POD_SANDBOX = 1
     STOP_POD_SANDBOX = 2
@@ -27,7 +27,9 @@ class Event(IntEnum):
     CREATE_CONTAINER = 4
     POST_CREATE_CONTAINER = 5
     START_CONTAINER = 6
-    """Event: the container's first process is in its cgroup, and waits to start. A denial prevents the start."""
+    """Event before the start of a container's command. The container's first process already waits in its cgroup. If the plugin denies the
+    call, the command isn't started.
+    """
     POST_START_CONTAINER = 7
     UPDATE_CONTAINER = 8
     POST_UPDATE_CONTAINER = 9
@@ -48,52 +50,56 @@ class ContainerState(IntEnum):
 
 class HugepageLimit(Struct, frozen=True):
     page_size: str
-    """Page size as in the names of cgroup files, such as 2MB or 1GB."""
+    """Huge page size in the notation of cgroup file names, such as 2MB or 1GB."""
     limit_bytes: int
 
 
 class NriResources(Struct, frozen=True):
-    """Current or desired values of a container's cgroup."""
+    """Reported or requested values of a container's cgroup."""
 
     cpus: CpuSet | None = None
-    """Allowed CPUs. In a report, None may also mean that the runtime used a notation which only the kernel parses (`0-7:1/2`)."""
+    """CPUs on which the container may run. In a report, None can also mean that the runtime uses a notation that only the kernel parses
+    (`0-7:1/2`).
+    """
     mems: NumaSet | None = None
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
-    """CPU quota per period, in microseconds. 0 and negative numbers mean no limit."""
+    """CPU time per period, in microseconds. Zero and negative values mean no limit."""
     cpu_period_us: int | None = None
     memory_limit_bytes: int | None = None
-    """Memory limit in bytes. 0 and negative numbers mean no limit."""
+    """Memory limit in bytes. Zero and negative values mean no limit."""
     hugepage_limits: tuple[HugepageLimit, ...] = ()
 
 
 class Sandbox(Struct, frozen=True):
-    """A pod in the runtime."""
+    """A pod in the container runtime (in CRI's terms: a pod sandbox)."""
 
     id: str
-    """ID in the runtime. A pod that is created again gets a new ID."""
+    """Sandbox ID. The runtime assigns a new one whenever it creates the pod's sandbox again."""
     uid: str
-    """UID in Kubernetes."""
+    """Pod UID in Kubernetes."""
     name: str
     namespace: str
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     cgroup_parent: str
-    """Parent cgroup as named by kubelet: a slice, or a path if the cgroupfs driver is used. Empty means that the name is unknown."""
+    """Cgroup of the pod, as kubelet passes it to the runtime: a slice name, or a path with the cgroupfs driver. Empty means unknown."""
 
 
 class NriContainer(Struct, frozen=True):
     id: str
     sandbox_id: str
     name: str
-    """Name in Kubernetes, which stays the same when the container is created again. If the container has no name, this is its ID."""
+    """Container name in Kubernetes, which stays the same when the runtime creates the container again. For a container without a name, this
+    is the ID.
+    """
     state: ContainerState
     labels: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str], ...]
     pid: int | None
-    """PID of the container's first process. None means that the process doesn't exist yet."""
+    """Process ID of the container's first process. None means that this process doesn't exist yet."""
     cgroups_path: str
-    """Cgroup path in OCI's notation: `SLICE:PREFIX:NAME`, or a path if the cgroupfs driver is used. Empty means unknown."""
+    """Cgroup of the container in OCI's notation: `SLICE:PREFIX:NAME`, or a path with the cgroupfs driver. Empty means unknown."""
     oom_score_adj: int | None
     resources: NriResources
     variables: tuple[str, ...] = ()
@@ -101,61 +107,61 @@ class NriContainer(Struct, frozen=True):
 
 
 class Runtime(Struct, frozen=True):
-    """The calling runtime, as it describes itself when it configures a plugin."""
+    """Container runtime that calls the plugin, as it describes itself when it connects."""
 
     name: str
     version: str
     nri_version: tuple[int, int, int]
-    """Reported NRI version, or else the NRI version that belongs to this runtime version. If both are unknown, it is 0.6.0, which all
-    later versions understand.
+    """NRI version that the runtime reports, or else the version that belongs to the runtime's own version. If both are unknown, this is
+    0.6.0, which later versions understand.
     """
     registration_timeout_ms: int
     request_timeout_ms: int
 
 
 class Synchronized(Struct, frozen=True):
-    """Existing pods and containers, as listed by the runtime at the start of a connection."""
+    """Pods and containers that exist when the runtime connects to the plugin (NRI's call Synchronize)."""
 
     sandboxes: tuple[Sandbox, ...] = ()
     containers: tuple[NriContainer, ...] = ()
     pods: tuple[KubeletPod, ...] = ()
-    """kubelet's data about these pods. A pod is missing if kubelet wasn't asked about the pod or doesn't know it."""
+    """kubelet's data about these pods. A pod is missing if kubelet wasn't asked about it or doesn't know it."""
 
 
 class Call(Struct, frozen=True):
-    """A call of the runtime about an event that has happened or is about to happen."""
+    """A call of the container runtime about an event of a pod or container. The runtime waits for the answer."""
 
     event: Event
     sandbox: Sandbox
     container: NriContainer | None = None
-    """Container of the event. None means that the event concerns the pod."""
+    """Container to which the event applies. None means that it applies to the pod."""
     resources: NriResources | None = None
-    """Values that an update sets. Missing values stay unchanged. None means that the event isn't an update."""
+    """Values that the runtime is about to change in a container's or pod's cgroup. None means that the event isn't an update."""
     pod: KubeletPod | None = None
-    """kubelet's data about the pod. None means that kubelet wasn't asked, or doesn't know the pod."""
+    """kubelet's data about the pod. None means that kubelet wasn't asked about it or doesn't know it."""
 
 
 class Update(Struct, frozen=True):
-    """A change of an existing container."""
+    """Change of an existing container's cgroup, requested from the runtime."""
 
     container_id: str
-    """ID of the container. The runtime ignores an unknown ID."""
+    """Container ID. The runtime ignores the change if it doesn't know this ID."""
     resources: NriResources
     ignore_failure: bool = False
 
 
 class Answer(Struct, frozen=True):
-    """Permission to continue, possibly with changes."""
+    """Answer that lets the runtime continue, possibly with changed values."""
 
     adjustment: NriResources | None = None
-    """Values for the container that is about to be created. In answers to other calls, this is None."""
+    """Values for the container that the runtime is about to create. None in the answers to all other events."""
     updates: tuple[Update, ...] = ()
-    """Changes of other containers. NRI allows them in answers to creations, updates and stops."""
+    """Changes of other, existing containers. NRI permits them in the answers to creations, updates and stops of containers."""
     access: DeviceAccess | None = None
-    """Device access for the container that is about to be created."""
+    """Device files, mounts and variables for the container that the runtime is about to create."""
 
 
 class Denial(Struct, frozen=True):
-    """Refusal of the runtime's operation. kubelet shows the reason in the container's status, and tries again."""
+    """Answer that forbids the runtime's operation. kubelet shows the reason in the container's status, and tries again later."""
 
     reason: str

@@ -1,4 +1,6 @@
-"""Requested amounts of a pod, and copies of the pod with other amounts. CPU is in thousandths, everything else in bytes or counts."""
+"""Requested amounts of a pod, and copies of the pod with other amounts, for suggestions to users. CPU is in thousandths of a CPU, memory in
+bytes, and devices are counted.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,10 +23,10 @@ from nodeagent.core.model.quantity import Quantity
 MIB = 2**20
 MILLI = 1000
 EXCLUSIVE_CPUS = "exclusive-cpus"
-"""Name of the annotation for exclusive CPUs in lists of resources."""
+"""Name under which the annotation for exclusive CPUs appears in lists of resources."""
 
 Carry = Callable[[Pod], Pod]
-"""Function that adapts a pod's pod-level amounts after its containers' amounts have changed."""
+"""Function that takes a pod whose containers' amounts have been changed, and returns the pod with pod-level amounts that fit the change."""
 
 
 def list_memory_resources(pod: Pod) -> list[str]:
@@ -34,12 +36,12 @@ def list_memory_resources(pod: Pod) -> list[str]:
 
 
 def list_device_resources(pod: Pod) -> list[str]:
-    """Return the extended resources that the pod's containers request."""
+    """Return the names of the extended resources that the pod's containers request."""
     return sorted({name for container in pod.containers for name, _ in container.devices})
 
 
 def get_requested(resources: ResourceRequirements, resource: str) -> int:
-    """Return the requested amount: CPU in thousandths, everything else in whole units (bytes or counts)."""
+    """Return the requested amount of a resource: CPU in thousandths, memory in bytes, devices as a count."""
     return _to_integer(resources.requests.get(resource), resource)
 
 
@@ -54,8 +56,8 @@ def list_requesting(pod: Pod, resource: str) -> list[tuple[Container, int]]:
 
 
 def find_shared_part(container: Container) -> int:
-    """Return the part of the CPU request that comes from the shared pool, in thousandths. The part is 0 without the annotation for
-    exclusive CPUs.
+    """Return the part of the container's CPU request for which it uses the shared pool, in thousandths. It is 0 for a container without the
+    annotation for exclusive CPUs.
     """
     if container.exclusive_cpus is None:
         return 0
@@ -63,18 +65,18 @@ def find_shared_part(container: Container) -> int:
 
 
 def sum_requests(pod: Pod, resource: str) -> int:
-    """Return the sum of the requests of all app containers and sidecars."""
+    """Return the sum of the requests of all app containers and sidecars, which run at the same time."""
     return sum(get_requested(c.resources, resource) for c in pod.containers if c.kind is not ContainerKind.INIT)
 
 
 def find_least_pod_amount(pod: Pod, resource: str) -> int:
-    """Return the smallest pod-level amount that the containers' requests permit."""
+    """Return the smallest pod-level request that the containers' requests permit."""
     return _to_integer(aggregate_container_requests(pod).get(resource), resource)
 
 
 def is_within_budget(pod: Pod) -> bool:
-    """Whether the pod obeys two rules for manifests. The containers' amounts must fit into the pod-level amounts, and the exclusive CPUs
-    into the CPU request.
+    """Return whether the pod's amounts are valid in a manifest: the exclusive CPUs must fit into the CPU request, and the containers'
+    amounts into the pod-level amounts.
     """
     if any(find_shared_part(container) < 0 for container in pod.containers):
         return False
@@ -90,7 +92,7 @@ def is_within_budget(pod: Pod) -> bool:
 
 
 def find_smallest_step(resource: str) -> int:
-    """Return the smallest change of an amount that is worth suggesting."""
+    """Return the smallest change of a request that is worth suggesting to a user: one CPU, one device, one MiB or one huge page."""
     if resource == CPU:
         return MILLI
     if is_device(resource):
@@ -99,7 +101,7 @@ def find_smallest_step(resource: str) -> int:
 
 
 def get_least_amount(resource: str) -> int:
-    """Return the smallest amount that is worth suggesting. For huge pages and devices, the amount may be zero."""
+    """Return the smallest request that is worth suggesting to a user. For huge pages and devices, it is zero."""
     return MIB if resource == MEMORY else 0
 
 
@@ -108,7 +110,9 @@ def quantity_of(resource: str, amount: int) -> Quantity:
 
 
 def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) -> Pod:
-    """Return the pod with other amounts for one container, or with other pod-level amounts if `container` is None."""
+    """Return a copy of the pod with other amounts for one container. If `container` is None, the copy has other pod-level amounts
+    instead.
+    """
     if container is None:
         assert pod.resources is not None
         return replace(pod, resources=_with_resource_amounts(pod.resources, amounts))
@@ -118,7 +122,9 @@ def with_amounts(pod: Pod, container: str | None, amounts: Mapping[str, int]) ->
 
 
 def with_whole_bytes(pod: Pod) -> Pod:
-    """Return the pod in which each request for a fraction of a byte is for the whole bytes that are probably meant."""
+    """Return a copy of the pod in which each memory request for a fraction of a byte is replaced by the whole bytes that the author
+    probably meant.
+    """
 
     def whole(resources: ResourceRequirements) -> dict[str, int]:
         memory = [(name, amount) for name, amount in resources.requests if name == MEMORY]
@@ -130,7 +136,9 @@ def with_whole_bytes(pod: Pod) -> Pod:
 
 
 def _with_container_amounts(container: Container, amounts: Mapping[str, int]) -> Container:
-    """Return the container with other amounts. The part of the CPU request that comes from the shared pool stays the same."""
+    """Return a copy of the container with other amounts. If the CPU request changes, the exclusive CPUs change, and the part from the
+    shared pool stays the same.
+    """
     changed = replace(container, resources=_with_resource_amounts(container.resources, amounts))
     if container.exclusive_cpus is None or CPU not in amounts:
         return changed
@@ -138,8 +146,8 @@ def _with_container_amounts(container: Container, amounts: Mapping[str, int]) ->
 
 
 def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
-    """Return a function that reduces the containers' requests of a resource to a given maximum. A single container gets exactly this
-    amount.
+    """Return a function that makes a copy of the pod in which none of these containers requests more than a given amount. If there is only
+    one container, it requests exactly this amount.
     """
 
     def changed(value: int) -> Pod:
@@ -153,14 +161,14 @@ def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carr
 
 
 def keep_pod_amounts(changed: Pod) -> Pod:
-    """Return the pod with unchanged pod-level amounts."""
+    """Return the pod as it is, with the pod-level amounts that it had before the change of its containers."""
     return changed
 
 
 def list_adaptations(pod: Pod) -> Sequence[Carry]:
-    """Return the ways to adapt the pod-level amounts to the containers' amounts, the smallest change first.
+    """Return the ways to adapt the pod-level amounts to changed amounts of the containers. The way with the smallest change comes first.
 
-    A pod-level amount that the manifest lacks is the sum of the containers' amounts.
+    Only pod-level amounts that the manifest sets are adapted. Kubernetes computes the others from the containers.
     """
     own = pod.resources
     if own is None:
@@ -181,7 +189,9 @@ def list_adaptations(pod: Pod) -> Sequence[Carry]:
 
 
 def list_differences(before: Pod, after: Pod) -> Iterator[tuple[str | None, str, Quantity, Quantity]]:
-    """Return (container, resource, request before, request after) for each change. The container is None for pod-level amounts."""
+    """Yield each difference between the requests of two versions of a pod, as (container, resource, request before, request after). The
+    container is None for pod-level requests.
+    """
     for old, new in zip(before.containers, after.containers, strict=True):
         for resource, was, now in _list_changed_requests(old.resources, new.resources):
             yield old.name, resource, was, now
@@ -212,7 +222,7 @@ def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the resources with another request. If the limit was equal to the request, the limit changes as well. A request of zero
+    """Return the resources with another request for one of them. A limit that was equal to the request changes as well. A request of zero
     removes the resource.
     """
     was = resources.requests.get(resource)

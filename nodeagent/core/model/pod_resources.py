@@ -1,7 +1,7 @@
-"""Effective amounts of a pod, namely default requests, the requests and limits of the whole pod, and the values of the pod's own cgroup.
+"""Effective amounts of a pod: requests set from defaults, requests and limits of the pod as a whole, and the values of the pod's cgroup.
 
-The rules are from component-helpers/resource (PodRequests, PodLimits), the defaults of core/v1, and kubelet's cm.ResourceConfigForPod. This
-module depends neither on a policy nor on cgroup files.
+The rules are those of component-helpers/resource (PodRequests, PodLimits), of the defaults of core/v1, and of kubelet's
+cm.ResourceConfigForPod.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,18 +26,18 @@ _ByResource = dict[str, Quantity]
 
 
 def with_container_defaults(pod: Pod) -> Pod:
-    """Replace the missing requests of containers by their limits (SetDefaults_Pod)."""
+    """Return a copy of the pod in which each missing request of a container is set to the container's limit (SetDefaults_Pod)."""
     return replace(
         pod, containers=tuple(replace(c, resources=_with_container_defaults(c.resources)) for c in pod.containers)
     )
 
 
 def with_pod_level_defaults(pod: Pod) -> Pod:
-    """Fill in missing pod-level requests and limits, from the containers' amounts and from the pod-level limits (SetDefaults_Pod,
-    KEP-2837).
+    """Return a copy of the pod in which missing pod-level requests and limits are set from the containers' amounts and the pod-level limits
+    (SetDefaults_Pod, KEP-2837).
 
     Args:
-        pod: the pod with defaults of its containers applied.
+        pod: the pod with its containers' defaults applied.
     """
     if pod.resources is None or not pod.resources.limits:
         return pod
@@ -62,21 +62,21 @@ def _with_container_defaults(resources: ResourceRequirements) -> ResourceRequire
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether pod-level `spec.resources` may name this resource (KEP-2837)."""
+    """Return whether a resource is permitted in the pod-level `spec.resources` (KEP-2837)."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 
 
 def is_device(name: str) -> bool:
-    """Whether the resource is an extended resource of Kubernetes, which pods request by number. Names of extended resources contain a
-    domain.
+    """Return whether a resource is an extended resource of Kubernetes, which pods request by number. It is recognized by the domain in its
+    name.
     """
     return "/" in name and not name.startswith(HUGEPAGES_PREFIX)
 
 
 def _aggregate(containers: Iterable[Container], part: Callable[[Container], Resources]) -> _ByResource:
-    """Return the largest sum over the containers that run at the same time (KEP-753).
+    """Return, for each resource, the largest sum that containers need at the same time (KEP-753).
 
-    App containers and sidecars run together. An init container runs with the sidecars that started before it.
+    App containers run together with all sidecars. An init container runs with the sidecars that precede it.
     """
     total: _ByResource = {}
     sidecars: _ByResource = {}
@@ -112,16 +112,18 @@ def _raise_to(total: _ByResource, amounts: _ByResource) -> None:
 
 
 def aggregate_container_requests(pod: Pod) -> Mapping[str, Quantity]:
-    """Return the peak of the containers' requests, without overhead and pod-level resources (AggregateContainerRequests)."""
+    """Return the requests that the containers need at the same time, without the pod's overhead and pod-level resources
+    (AggregateContainerRequests).
+    """
     return _aggregate(pod.containers, lambda c: c.resources.requests)
 
 
 def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """Return the pod's peak requests including overhead, sorted by resource (PodRequests).
+    """Return the requests of the pod as a whole, with its overhead, sorted by resource (PodRequests).
 
     Args:
         pod: the pod with defaults applied.
-        pod_level_resources: value of the gate PodLevelResources. If it is on, the pod-level amounts replace the sums.
+        pod_level_resources: whether the gate PodLevelResources is on, so that pod-level amounts replace the containers' sums.
     """
     total = _aggregate(pod.containers, lambda c: c.resources.requests)
     if pod_level_resources and pod.resources is not None:
@@ -131,7 +133,9 @@ def effective_requests(pod: Pod, *, pod_level_resources: bool = True) -> Mapping
 
 
 def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[str, Quantity]:
-    """Return the pod's limits, sorted by resource. Overhead is added to each limit that isn't zero (PodLimits)."""
+    """Return the limits of the pod as a whole, sorted by resource (PodLimits). The pod's overhead is added to each limit that isn't
+    zero.
+    """
     total = _aggregate(pod.containers, lambda c: c.resources.limits)
     if pod_level_resources and pod.resources is not None:
         total |= {name: amount for name, amount in pod.resources.limits if is_pod_level(name)}
@@ -140,23 +144,23 @@ def effective_limits(pod: Pod, *, pod_level_resources: bool = True) -> Mapping[s
 
 
 class CgroupAmounts(Struct, frozen=True):
-    """Requests and limits that are enforced by the cgroup of a pod or container."""
+    """Requests and limits from which the values of a pod's or container's cgroup are computed."""
 
     cpu_request_milli: int
-    """CPU request in thousandths. 0 results in the smallest weight."""
+    """CPU request in thousandths, which determines `cpu.weight`. 0 gives the smallest weight."""
     cpu_limit_milli: int | None
-    """CPU limit in thousandths. None means that there is no quota."""
+    """CPU limit in thousandths, which determines `cpu.max`. None means no limit."""
     memory_limit_bytes: int | None
-    """Memory limit. None means that there is no limit."""
+    """Memory limit for `memory.max`. None means no limit."""
     hugepage_limits: tuple[tuple[str, int], ...]
-    """Pairs of resource name and bytes, sorted by name. Page sizes that aren't listed are limited to 0."""
+    """Pairs of huge page resource and bytes, sorted by resource. Page sizes without a pair are limited to 0 bytes."""
 
 
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the values of the pod's own cgroup (cm.ResourceConfigForPod).
+    """Return the amounts for the pod's own cgroup (cm.ResourceConfigForPod). They are cached in the pod.
 
-    A CPU or memory limit applies only if every container (init containers included) or the pod itself declares it. The caller decides
-    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs). The result is cached in the pod.
+    A CPU or memory limit applies only if the pod or each of its containers, init containers included, declares one. The caller decides
+    whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs).
     """
     key = ("pod_cgroup_amounts", pod_level_resources)
     known = cast("CgroupAmounts | None", pod.derived.get(key))
@@ -183,9 +187,8 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the values of a container's cgroup. They are the container's own limits, or else the pod's limits (kuberuntime, KEP-2837).
-
-    The result is cached in the pod.
+    """Return the amounts for a container's cgroup. A limit that the container lacks is the pod-level limit (kuberuntime, KEP-2837). They
+    are cached in the pod.
     """
     key = (f"container_cgroup_amounts of {container.name}", pod_level_resources)
     known = cast("CgroupAmounts | None", pod.derived.get(key))

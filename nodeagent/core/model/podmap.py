@@ -1,7 +1,7 @@
-"""Immutable map from pod UIDs to the pods' holdings, sorted by UID. It is a persistent treap.
+"""Immutable map from pod UIDs to values, sorted by UID. It is implemented as a persistent treap.
 
-A change copies one path of the tree and shares the rest. Results of a `Fold` are cached per subtree. An admission therefore costs about
-the same with a thousand pods on the node as with ten. The map doesn't interpret its values.
+A changed map shares most nodes of the tree with the original, and summaries (`Fold`) are cached per subtree. With a thousand pods on the
+node, an admission therefore costs about as much as with ten.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class Fold(Struct, Generic[V, T], frozen=True, eq=False):
-    """Function that summarizes a map by joining results for its parts, so `join` must be associative. As results are cached by the Fold
-    object, each Fold should be a constant.
+    """Function that summarizes a map by combining the results for its parts. `join` must be associative. Each Fold should be a constant,
+    because results are cached by the Fold object.
     """
 
     empty: T
@@ -31,12 +31,12 @@ class _TreapNode(NamedTuple):
     left: "_TreapNode | None"
     right: "_TreapNode | None"
     leaves: dict[Any, Any]
-    """Results of `Fold.leaf` for this key and value. All copies of the node share this cache."""
+    """Cached results of `Fold.leaf` for this key and value. All copies of the node share the cache."""
     remembered: dict[Any, Any]
-    """Cached results of folds over this subtree. They depend only on the subtree."""
+    """Cached results of folds over the subtree below this node, including the node."""
 
     def over(self, left: "_TreapNode | None", right: "_TreapNode | None") -> "_TreapNode":
-        """Return a copy of this node with other subtrees."""
+        """Return a copy of this node with other subtrees below."""
         return _TreapNode(self.key, self.rank, self.value, left, right, self.leaves, {})
 
 
@@ -89,7 +89,7 @@ class PodMap(Struct, Generic[V], frozen=True, eq=False):
         return f"PodMap({dict(self)!r})"
 
     def fold(self, fold: Fold[V, T]) -> T:
-        """Summarize the map by joining the results for its pods in the order of UIDs."""
+        """Summarize the map: compute the result for each pod, and join the results in the order of the UIDs."""
         return fold.empty if self._root is None else _fold(self._root, fold)
 
 

@@ -1,4 +1,4 @@
-"""Parser for values of policy options, as kubelet reads them."""
+"""Parser for the values of policy options (`cpuManagerPolicyOptions` and others), with kubelet's rules and messages."""
 
 from nodeagent.core.model.go_text import quote_as_go
 from nodeagent.core.model.refusals import StartRefused
@@ -14,7 +14,7 @@ _BOOLEANS = {"1": True, "t": True, "T": True, "TRUE": True, "true": True, "True"
 
 
 def parse_boolean(option: str, value: str, field: str) -> bool | StartRefused:
-    """Parse a boolean as Go's ParseBool does."""
+    """Parse a policy option's boolean value by the rules of Go's ParseBool. Return a refusal to start if the value is invalid."""
     parsed = _BOOLEANS.get(value)
     if parsed is None:
         return StartRefused(

@@ -1,6 +1,6 @@
-"""Kinds of problems that need a user's attention. The table has, for each kind, the place where users see the problem, and the solution.
+"""Kinds of problems that need a user's attention. Each kind has an explanation, a solution, and an alert.
 
-The agent counts each kind in `nodeagent_problems`. docs/reference/problems.md is generated from this table.
+The metric `nodeagent_problems` counts the problems of each kind. docs/reference/problems.md is generated from this module.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ProblemKind(StrEnum):
-    """Kind of problem. The value is a label value of `nodeagent_problems`."""
+    """Kind of problem, as in the label of the metric `nodeagent_problems`."""
 
     SYNC = "sync"
     CONFIGURATION_REFUSED = "configuration_refused"
@@ -29,12 +29,12 @@ class ProblemKind(StrEnum):
 
 
 class Explained(Struct, frozen=True):
-    """Explanation, for users, of one kind of problem."""
+    """Explanation of one kind of problem, written for users."""
 
     what: str
     mended_by: str
     alert: str = "NodeagentNeedsAttention"
-    """Name of the alert in contrib/prometheus."""
+    """Name of the alert in contrib/prometheus that reports this kind of problem."""
 
 
 EXPLAINED = {
