@@ -16,7 +16,7 @@ _VERSION = 1
 
 
 class ShownJob(Struct, frozen=True):
-    """Job as known to the agent. All times are in milliseconds since the epoch."""
+    """Running or waiting job, as the agent knows it. All times are in milliseconds since the epoch."""
 
     pod: Pod
     user: int
@@ -24,17 +24,17 @@ class ShownJob(Struct, frozen=True):
     pid: int
     is_waiting: bool
     since_ms: int
-    """Start time of a running job, or the time at which a waiting job began to wait."""
+    """Start time of a running job, or the time since which a waiting job has been waiting."""
     max_ms: int = 0
     """Longest time from the job's start to its end, in milliseconds. 0 means no limit."""
     ends_at_ms: int | None = None
-    """Latest end time of a running job. None means that this time is unknown."""
+    """Latest possible end time of a running job. None means that this time is unknown."""
     lacks: str = ""
     """Reason why the job waits. Empty means that the job runs."""
     starts_by_ms: int | None = None
-    """Latest expected start time. None means that this time is unknown, or that the job already runs."""
+    """Latest time at which a waiting job is expected to start. None means that this time is unknown, or that the job already runs."""
     is_behind_limit: bool = False
-    """Whether the start time isn't computed because too many jobs wait before this job."""
+    """Whether so many jobs wait before this job that its start time isn't computed."""
     reservation: str = ""
     """Name of the reservation in which the job runs. Empty means that the job has no reservation."""
 
@@ -42,7 +42,9 @@ class ShownJob(Struct, frozen=True):
 class ShownReservation(Struct, frozen=True):
     reservation: Reservation
     has_room: bool
-    """Whether the node has enough CPUs and memory for the reservation when it begins, provided that no other pods are added."""
+    """Whether the node will have enough CPUs and memory for the reservation when it begins, provided that no other pods are added until
+    then.
+    """
 
 
 def describe_queue(
@@ -52,8 +54,8 @@ def describe_queue(
 
     Args:
         jobs: the jobs.
-        endless: the jobs without time limits that use the resources needed by the first job with an unknown start. Empty means that pods
-            other than jobs use these resources.
+        endless: the jobs without a time limit that occupy what the first waiting job with an unknown start needs. Empty means that pods
+            other than jobs occupy it.
         reservations: the reservations, ordered by start time.
         at_ms: the time of the answer, in milliseconds since the epoch.
     """

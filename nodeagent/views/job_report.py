@@ -26,11 +26,11 @@ def format_report(
     """Format the report as one line.
 
     Args:
-        location: the location of the job.
+        location: the CPUs and memory nodes of the job.
         elapsed_us: the time between the two samples.
         first: the usage before the command started.
         last: the usage after the command's end, before the job's cgroup was removed.
-        peak_remote_bytes: the largest amount of memory, of all samples, on NUMA nodes without any of the job's CPUs. None means that this
+        peak_remote_bytes: the largest amount of memory that any sample found on NUMA nodes without CPUs of the job. None means that this
             amount is unknown.
     """
     cpus = f"CPUs {location.exclusive_cpus}" if location.exclusive_cpus else f"shared CPUs {location.shared_cpus}"
@@ -50,7 +50,7 @@ def format_report(
 
 
 def format_oom_end(pod: str, limit: str, events: Mapping[str, int], peak_bytes: int | None) -> str:
-    """Format the line for the terminal of a job that the OOM killer has ended.
+    """Format the line that the terminal shows after the OOM killer has ended a job.
 
     Args:
         pod: the name of the job's pod.
@@ -64,12 +64,12 @@ def format_oom_end(pod: str, limit: str, events: Mapping[str, int], peak_bytes: 
 
 
 def measure_remote_bytes(location: JobLocation, usage: JobUsage) -> int | None:
-    """Return the job's memory in bytes on NUMA nodes without any of its CPUs. None means that the amount is unknown."""
+    """Return how many bytes of the job's memory are on NUMA nodes without CPUs of the job. None means that the amount is unknown."""
     return remote_bytes(usage.usage, location.nodes)
 
 
 def _format_time_of_others(location: JobLocation, first: JobUsage, last: JobUsage) -> str:
-    """Format the time of other tasks on the job's CPUs: the time of all tasks on these CPUs minus the job's CPU time."""
+    """Format how long other tasks ran on the job's CPUs: the time of all tasks on these CPUs minus the job's own CPU time."""
     if location.shared_cpus:
         return "others share these CPUs"
     was, now, used = first.usage.cpu, last.usage.cpu, (first.run_ns, last.run_ns)

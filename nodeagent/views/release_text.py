@@ -1,4 +1,4 @@
-"""Documents and texts of `nodeagent release`: the planned steps in order, and the events since the last poll."""
+"""Documents and texts of `nodeagent release`: the planned steps in order, and the changes since the last poll."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -31,7 +31,7 @@ def describe_plan(state: NodeState, entry: PodEntry) -> Document:
 
 
 def add_outcome(plan: Document, after: NodeState) -> Document:
-    """Return the plan of a pod's release with the outcome added."""
+    """Add to the plan of a pod's release whether the pod was released, according to the later state `after`."""
     if plan["outcome"] != "planned":
         return plan
     entry = after.entry(plan["uid"])
@@ -39,7 +39,7 @@ def add_outcome(plan: Document, after: NodeState) -> Document:
 
 
 def format_plan(plan: Document) -> list[str]:
-    """Format a pod's plan as lines of text."""
+    """Format the plan of a pod's release as lines of text."""
     name = f"{plan['namespace']}/{plan['name']}"
     if plan["outcome"] == "nothing":
         why = plan["phase"] if plan["refusal"] is None else f"refused: {plan['refusal']}"
@@ -55,7 +55,7 @@ def format_plan(plan: Document) -> list[str]:
 
 
 def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Yield the events of pods that lie between two states of the node, one line each."""
+    """Compare two successive states of the node, and yield one line for each thing that happened to the pods in between."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue
@@ -68,9 +68,7 @@ def format_events(before: NodeState, after: NodeState, uids: Collection[str], no
 
 
 def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
-    """Return the time in seconds after which all these pods have ended. A pod needs its grace period and two more seconds for each
-    sidecar.
-    """
+    """Return the number of seconds within which all these pods end. A pod needs its grace period, and two more seconds for each sidecar."""
     return max(
         (
             e.pod.termination_grace_seconds + 2 * sum(c.kind is ContainerKind.SIDECAR for c in e.pod.containers)
@@ -81,7 +79,7 @@ def find_longest_end_seconds(entries: Collection[PodEntry]) -> int:
 
 
 def _find_stop_order(entry: PodEntry) -> Iterator[list[str]]:
-    """Yield the groups of containers that are stopped together, in the order of stopping.
+    """Yield groups of container names in the order in which the containers are stopped. The containers of a group are stopped together.
 
     Containers that can't have processes are left out.
     """

@@ -29,7 +29,7 @@ _SHORT_LISTING = 8
 _MAX_NOTICEABLE = 30
 _NO_VALUE = "-"
 _RESIZE_LABELS = {RESIZE_DEFERRED: "resize deferred", RESIZE_INFEASIBLE: "resize infeasible"}
-"""Labels of refused resizes by reason."""
+"""Labels for refused resizes, by the reason of the refusal."""
 _RED, _YELLOW = "1;91", "1;93"
 _ATTENTION = re.compile(
     r"(?P<red>\b(?:Refused|CrashLoopBackOff|Failed|OOMKilled|StartError|NOT AS ALLOCATED|is NOT running)\b"
@@ -37,8 +37,8 @@ _ATTENTION = re.compile(
     r"|(?P<yellow>\b(?:Starved|Unknown)\b|(?<=[ ])(?:degraded|starved)(?=[:,]))",
     re.MULTILINE,
 )
-"""Pattern of words to colour. The words contain capital letters or need a fixed context, so that the pattern never matches a name of a pod
-or container.
+"""Pattern for the words to colour. Each word contains a capital letter or needs a certain context, so that the pattern never matches the
+name of a pod or container.
 """
 
 
@@ -67,12 +67,14 @@ def render(
 
 
 def add_colours(text: str) -> str:
-    """Colour words that need attention: refusals, repeated failures, degraded containers. The positions of characters don't change."""
+    """Colour words that need attention, such as refusals and repeated failures. Only colour codes are inserted, so columns stay aligned on
+    a terminal.
+    """
     return _ATTENTION.sub(lambda found: f"\x1b[{_RED if found['red'] else _YELLOW}m{found[0]}\x1b[0m", text)
 
 
 def render_in_full(document: Document, width: int = WIDTH) -> str:
-    """Format all values of the document's pods. The text is meant for only a few pods."""
+    """Format everything that the document says about its pods. The text is long, so it is meant for a few pods."""
     lines: list[str] = []
     for pod in document["pods"]:
         lines += [*_format_pod_in_full(pod, document, width), ""]
@@ -80,7 +82,7 @@ def render_in_full(document: Document, width: int = WIDTH) -> str:
 
 
 def render_wide(document: Document) -> str:
-    """Format one line per container, however long, for searching and sorting."""
+    """Format one line per container, however long, so that users can search and sort the lines."""
     rows: list[tuple[str, ...]] = [_WIDE_HEADING]
     for pod in document["pods"]:
         # Columns are separated by exactly two blanks, and no other text has two blanks, so that `awk -F '  +'` splits the columns.
@@ -213,7 +215,7 @@ def _format_row(container: Document, document: Document) -> tuple[str, ...]:
 
 
 def _format_former_cpus(container: Document) -> str:
-    """Format the former CPUs of a finished container. Other containers may have these CPUs now."""
+    """Format the CPUs that a finished container had. Other containers may have these CPUs now."""
     return _NO_VALUE if container["hadCPUs"] is None else f"had {container['hadCPUs']}"
 
 
@@ -257,7 +259,9 @@ def _format_phase(pod: Document, at_ms: int) -> str:
 
 
 def _format_attention(document: Document, width: int | None) -> list[str]:
-    """List all problems with advice, followed by the verdict on differences."""
+    """List everything that needs attention, with advice: pods, host processes, problems, the results of a recovery, cgroups without a pod,
+    and differences.
+    """
     problems = document["node"]["problems"]
     sections = [
         *_format_noticeable_pods(document, width),
@@ -275,7 +279,7 @@ def _format_attention(document: Document, width: int | None) -> list[str]:
 
 
 def _format_noticeable_pods(document: Document, width: int | None) -> Iterator[str]:
-    """List the pods that need attention, unless all pods are few enough to be found easily."""
+    """List the pods that need attention. Yield nothing if there are only a few pods, among which users find them easily."""
     if len(document["pods"]) <= _SHORT_LISTING:
         return
     found = []

@@ -16,7 +16,7 @@ from nodeagent.views.wording.words import format_count, format_readable_bytes, f
 
 Document = Mapping[str, Any]
 SORTS = {"n": "name", "c": "CPU", "t": "throttled", "m": "remote memory"}
-"""Columns by which the table can be sorted, by the key that a user presses."""
+"""Column by which each key sorts the table."""
 KEYS = "q leaves; sorted by n(ame) c(pu) t(hrottled) m(emory)"
 _BAR_STEPS = "▁▂▃▄▅▆▇█"
 _PLAIN_BAR_STEPS = "0123456789"
@@ -28,13 +28,13 @@ _ALIGNED = "<<<>>><"
 _CUT_WIDTHS = ((2, 24), (1, 22), (0, 44), (2, 10), (1, 10), (0, 20), (2, 4), (0, 10))
 """Steps to narrow the table: pairs of a column and the width to which it is cut. The steps are taken in this order until the table fits."""
 _MIN_FOREIGN_PERCENT = 10
-"""Minimum load of foreign tasks that is shown, in percent of a CPU. Smaller values may be errors, because two counters are read one after
-the other.
+"""Minimum load of foreign tasks that is shown, in percent of a CPU. A smaller load may be a measurement error, because the two counters
+that it is computed from are read one after the other.
 """
 
 
 class Poll(Struct, frozen=True):
-    """Data of one frame of the display."""
+    """Data from which one frame of the display is rendered."""
 
     document: Document
     topology: Topology
@@ -43,22 +43,22 @@ class Poll(Struct, frozen=True):
     cost_ms: int | None = None
     """Duration of the previous poll in milliseconds."""
     problem: str | None = None
-    """Reason why the latest poll failed, so that older data is shown."""
+    """Reason why the latest poll failed, in which case the frame shows older data. None means that the poll succeeded."""
     interference: Document | str | None = None
     """Document of the foreign tasks that ran on exclusive CPUs since the previous poll, or the reason why these tasks are unknown.
 
-    None means that no interference was requested.
+    None means that the user didn't ask for interference.
     """
 
 
 class DisplaySettings(Struct, frozen=True):
-    """Settings of the display that the user can change."""
+    """Settings of the display, which the user can change."""
 
     width: int
     height: int | None = None
-    """Number of lines of the frame. None means that every row of the table is shown."""
+    """Number of lines in the frame. None means as many lines as the table needs."""
     offset: int = 0
-    """Number of table rows that are scrolled out of view."""
+    """Number of table rows to skip, because the user has scrolled past them."""
     sort: str = "name"
     is_utf8: bool = True
 
@@ -66,15 +66,14 @@ class DisplaySettings(Struct, frozen=True):
 class Frame(Struct, frozen=True):
     lines: tuple[str, ...]
     heading: int
-    """Index of the line with the table's heading."""
+    """Index of the line that contains the table's heading."""
     offset: int
-    """Number of rows that were scrolled past, at most the total number of rows."""
+    """Number of table rows that were skipped: the requested number, limited so that the last page is full."""
     page: int
-    """Number of visible rows."""
+    """Number of table rows that the frame has space for."""
 
 
 def render_frame(look: Poll, view: DisplaySettings) -> Frame:
-    """Format one frame."""
     head = [*_format_summary(look), *_format_loads(look, view), *_format_attention(look, view.width)]
     sorted_rows = []
     pods = [(f"{pod['namespace']}/{pod['name']}", pod) for pod in look.document["pods"]]
@@ -111,7 +110,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _format_some(title: str, items: list[str], width: int) -> str:
-    """Format a title and the first items, and count the other items. At most three items are shown, or as many as fit into the line."""
+    """Format a title and the first items, and count the rest. At most three items are shown, and fewer if they don't fit into the line."""
     for count in range(_MAX_LISTED, 0, -1):
         more = f" and {len(items) - count} more" if len(items) > count else ""
         line = f"{title}: {', '.join(items[:count])}{more}"
@@ -193,8 +192,8 @@ def _format_attention(look: Poll, width: int) -> list[str]:
 
 
 def _format_interference(look: Poll) -> list[str]:
-    """List tasks and interrupts that ran on exclusive CPUs but could run on other CPUs. Each owner has a line, the owner with the most time
-    first.
+    """List tasks and interrupts that ran on exclusive CPUs but could run on other CPUs. Each owner of exclusive CPUs has one line; the
+    owner that lost the most time comes first.
     """
     found = look.interference
     if found is None:

@@ -1,4 +1,4 @@
-"""Owners of exclusive CPUs, with the cgroups of their processes."""
+"""Owners of exclusive CPUs, each with the cgroups in which the owner's processes are."""
 
 from collections.abc import Iterator
 
@@ -17,15 +17,15 @@ class ExclusiveCpus(Struct, frozen=True):
     uid: str
     containers: tuple[str, ...]
     cpus: CpuSet
-    """The owner's exclusive CPUs that are online."""
+    """Exclusive CPUs of the owner that are online."""
     cgroups: tuple[str, ...]
-    """Cgroups of the owner's pod whose containers may use one of these CPUs, as paths below the pods' cgroup."""
+    """Cgroups of all containers in the owner's pod that may use any of these CPUs, as paths below the pods' cgroup."""
     devices: tuple[str, ...] = ()
-    """Devices whose interrupts these containers have requested on their CPUs."""
+    """Devices whose interrupts the owner's containers requested on their own CPUs."""
 
 
 def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) -> tuple[ExclusiveCpus, ...]:
-    """Return the owners of exclusive CPUs, in the order of the pods. `uids` are the UIDs of the pods to include; None means all pods."""
+    """Return the owners of exclusive CPUs, ordered by pod. `uids` contains the UIDs of the pods to include. None means all pods."""
     return tuple(
         owner
         for entry in view.state.entries
@@ -37,7 +37,7 @@ def find_exclusive_owners(view: NodeView, uids: frozenset[str] | None = None) ->
 def _find_owners(view: NodeView, entry: PodEntry) -> Iterator[ExclusiveCpus]:
     """Yield the owners of exclusive CPUs in a pod.
 
-    Containers with overlapping CPUs, such as an init container and its successors, are one owner.
+    Containers with overlapping CPUs, such as an init container and the container that reuses its CPUs, count as one owner.
     """
     names: dict[CpuSet, list[str]] = {}
     for container in entry.pod.containers:

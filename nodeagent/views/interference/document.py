@@ -1,8 +1,8 @@
-"""Document of foreign tasks and interrupts on exclusive CPUs, with stable names and sorted by time.
+"""Document of foreign tasks and interrupts on exclusive CPUs, with stable field names, sorted by time.
 
-A task belongs to the owner of a CPU if the task was seen in the owner's cgroup or was moved there. The task's descendants belong to the
-owner, too, even if they exited before they were seen. A task that was already exiting when counting began is left out. Such a task is no
-longer listed in any cgroup, and will soon leave the CPU.
+A task belongs to the owner of a CPU if it was seen in the owner's cgroup or was moved into this cgroup. Its descendants belong to the
+owner, too, even if they exited before they were seen. Tasks that were already exiting when counting began are left out: no cgroup lists
+them any more, so their owner is unknown.
 """
 
 from collections import defaultdict
@@ -25,19 +25,23 @@ Document = dict[str, Any]
 
 
 class Observations(Struct, frozen=True):
-    """Observations of tasks and interrupts, in addition to the kernel's counters."""
+    """Tasks and interrupts that were observed around the measurement, in addition to the kernel's counters."""
 
     members: Mapping[str, frozenset[int]]
-    """IDs of the tasks that were seen in each cgroup before or after the measurement."""
+    """IDs of the tasks that were in each cgroup before or after the measurement, or were moved into it in between."""
     threads: Mapping[int, HostThread]
-    """Tasks that had not exited, by ID."""
+    """Tasks that still existed after the measurement, by ID."""
     running: Mapping[int, tuple[int, ...]]
-    """IDs of the tasks that ran at the end, by CPU. They are used for CPUs without a task switch, where the kernel has counted no task."""
+    """IDs of the tasks that ran on each CPU at the end of the measurement. The kernel counts a task only when the CPU switches tasks, so
+    these IDs are used for CPUs without a switch.
+    """
     interrupts: Mapping[int, Interrupt]
     callers: frozenset[int]
-    """PIDs of processes that aren't counted: the command, its pipeline, its shell and session (D12)."""
+    """PIDs of processes that aren't counted, because they belong to the measurement: the command, its pipeline, its shell and session
+    (D12).
+    """
     interrupts_by_device: Mapping[str, frozenset[int]] = {}
-    """Interrupts by device, for devices requested by containers."""
+    """Numbers of the interrupts of each device whose interrupts a container requested."""
 
 
 def describe_interference(
@@ -45,12 +49,12 @@ def describe_interference(
 ) -> Document:
     """Describe the counted tasks and interrupts.
 
-    CPUs that were allocated or released during the measurement are left out, because tasks of both owners ran there.
+    CPUs that were allocated or released during the measurement are left out, because tasks of both the old and the new owner ran there.
 
     Args:
         view: the node after the measurement.
         held: the owners of the CPUs before the measurement.
-        use: the activity on the CPUs.
+        use: the times that the kernel counted on the CPUs.
         seen: the observations of tasks and interrupts.
         ended_early: whether the measurement was interrupted.
     """
@@ -121,7 +125,9 @@ def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, conta
 def _describe_tasks(
     runs: Iterable[TaskRun], elapsed_ns: int, seen: Observations, containers: Mapping[str, str]
 ) -> list[Document]:
-    """Describe tasks, grouped by name and origin, because a program that is started repeatedly has many tasks."""
+    """Describe tasks, grouped by name and origin. A program that is started again and again thereby takes one line, although each start is
+    another task.
+    """
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
     for run in runs:
         thread = seen.threads.get(run.task)
@@ -143,7 +149,9 @@ def _describe_tasks(
 
 
 def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return the kind of a task and its origin: the container, or the cgroup of a host process. `containers` maps cgroups to containers."""
+    """Return the kind of a task and its origin: the container, or the cgroup of a host process. `containers` maps the cgroups of containers
+    to their names.
+    """
     if thread is None:
         return "ended", None
     if thread.is_kernel_thread:
@@ -156,7 +164,7 @@ def find_origin(thread: HostThread | None, containers: Mapping[str, str]) -> tup
 
 
 def _is_foreign(one: Mapping[str, Any]) -> bool:
-    """Return whether a task or interrupt could run on other CPUs and was not requested by the owner of the CPU."""
+    """Return whether the task or interrupt is foreign, that is, it could run on other CPUs and the owner of the CPU didn't request it."""
     return one["movable"] is not False and not one.get("claimed", False)
 
 
@@ -178,7 +186,7 @@ def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Observations) 
 
 
 def _group_by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
-    """Group the interrupts or softirqs on some CPUs by number, and sort the groups by time."""
+    """Group the interrupts or softirqs that some CPUs handled by number. The group with the most time comes first."""
     found: dict[int, list[Handling]] = defaultdict(list)
     for one in handlings:
         if one.cpu in cpus:
@@ -198,6 +206,6 @@ def _sum_amounts(found: Iterable[TaskRun | Handling], elapsed_ns: int) -> Docume
 
 
 def _sum_foreign_us(owner: Document) -> int:
-    """Return the total time of foreign tasks and interrupts in microseconds, or -1 if no foreign task or interrupt ran."""
+    """Return the total time of foreign tasks and interrupts in microseconds. -1 means that none ran."""
     foreign = [one["microseconds"] for one in (*owner["tasks"], *owner["interrupts"]) if _is_foreign(one)]
     return sum(foreign) if foreign else -1

@@ -18,7 +18,7 @@ _NOT_ALONE = "NOT ALONE"
 
 
 def render_interference(document: Document, width: int | None = WIDTH, *, coloured: bool = False) -> str:
-    """Format a table for each owner, in the order of the document. If nothing else ran on the owner's CPUs, format one line."""
+    """Format a table for each owner, in the order of the document. An owner whose CPUs nothing else used gets only one line."""
     if not document["cpus"] and not document["changed"]:
         return "No pod has exclusive CPUs.\n"
     paragraphs: list[list[str]] = []

@@ -1,1 +1,1 @@
-"""Output of `nodeagent simulate`: decisions on pods and scenarios for a node that may not exist, as documents and as text."""
+"""Output of `nodeagent simulate`, as documents and as text: trial decisions on pods, or replayed scenarios. The node need not exist."""

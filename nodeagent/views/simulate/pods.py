@@ -1,5 +1,5 @@
-"""Document of decisions on pods, made one after the other: decisions, final placement, remaining resources. docs/simulate.md describes the
-document.
+"""Document of a simulation that decides on pods one after the other: the decisions, the final placement, and the remaining resources.
+docs/simulate.md describes the document.
 """
 
 from collections.abc import Sequence
@@ -32,29 +32,29 @@ VERSION = 1
 
 
 class Simulation(Struct, frozen=True):
-    """Input of a simulation's document: the decisions on the pods of one node."""
+    """Simulated decisions on pods of one node, from which the document is made."""
 
     config: Config
     source: str
-    """Name of the configuration's file."""
+    """Name of the configuration file."""
     before: WhatIf
     after: WhatIf
     decisions: tuple[tuple[Pod, Admitted | Refused | NotResized], ...]
     capacity: Capacity | None = None
     copied: tuple[Pod, ...] = ()
-    """Pods for which the simulation counts how many copies fit."""
+    """Pods of which the simulation counts how many copies fit on the node."""
     ended: tuple[Pod, ...] = ()
-    """Pods of the node that the simulated pods replace."""
+    """Pods on the node that were assumed to end, because simulated pods replace them."""
     resizes: tuple[Resizing, ...] = ()
-    """Decisions that resize running pods."""
+    """Details of those decisions that resize running pods."""
 
 
 def describe_run(run: Simulation, where: str) -> Document:
     """Describe one simulation as a document.
 
     Args:
-        run: the decisions.
-        where: short description of the machine.
+        run: the simulation.
+        where: a short description of the machine.
     """
     found, capacity = run.capacity, None
     if found is not None:
@@ -77,11 +77,11 @@ def describe_run(run: Simulation, where: str) -> Document:
 
 
 def describe_comparison(first: Simulation, second: Simulation, where: str) -> Document:
-    """Compare two runs of the same pods side by side.
+    """Compare two simulations of the same pods side by side.
 
     Args:
-        first: the run with one configuration.
-        second: the run with the other configuration.
+        first: the simulation with one configuration.
+        second: the simulation with the other configuration.
         where: a short description of the machine.
     """
     sides = [_describe_side(first), _describe_side(second)]
@@ -104,7 +104,9 @@ def _describe_machine(run: Simulation, where: str) -> Document:
 
 
 def _remove_shared_cpus(pod: Document) -> Document:
-    """Return the document of a pod without the CPUs of containers in the shared pool, because these CPUs change with the pool."""
+    """Return the document of a pod without the CPUs of containers in the shared pool. A different pool alone is then no difference between
+    two simulations.
+    """
     containers = [{**c, "cpus": ""} if c["isolation"] == Isolation.HOST.value else c for c in pod["containers"]]
     return {**pod, "containers": containers}
 
@@ -137,7 +139,7 @@ def _describe_side(run: Simulation) -> Document:
 
 
 def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
-    """Return a value for each pod: whether a later pod replaces it."""
+    """Return, for each pod of the sequence, whether a later pod replaces it."""
     taken: set[tuple[str, str]] = set()
     found = []
     for pod in reversed(pods):
@@ -147,8 +149,8 @@ def _find_replaced(pods: Sequence[Pod]) -> list[bool]:
 
 
 def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
-    """Return the remaining resources of each NUMA node, the number of free CPUs, and the CPUs of the largest container that fits on one
-    node.
+    """Return the remaining resources of each NUMA node, the number of free CPUs, and the number of CPUs of the largest container that fits
+    on one node.
     """
     left = headroom(what_if.managers, what_if.promises, what_if.pods)
     nodes = [{**describe_headroom(node), "fragmentationPercent": measure_fragmentation(node)} for node in left]
@@ -158,7 +160,8 @@ def describe_remaining(what_if: WhatIf) -> tuple[list[Document], int, int]:
 def _describe_pod(run: Simulation, pod: Pod, decision: Admitted | Refused | NotResized, *, replaced: bool) -> Document:
     """Describe the decision on one pod.
 
-    The document shows the containers' placement at the end of the simulation, or the decided placement if the pod is replaced.
+    The document shows the containers' placement at the end of the simulation. If a later pod replaces this one, the document shows the
+    placement right after the decision.
     """
     refusal = None if isinstance(decision, Admitted) else decision
     held = NOTHING

@@ -40,7 +40,7 @@ def render_run(document: Document, width: int = WIDTH) -> str:
 
 
 def render_comparison(document: Document, width: int = WIDTH) -> str:
-    """Format two runs side by side. Differences are marked by *."""
+    """Format two simulations side by side. Pods that are decided differently are marked with *."""
     one, other = document["sides"]
     rows = [
         ["", one["configuration"]["file"], other["configuration"]["file"]],
@@ -80,7 +80,7 @@ def _format_share(side: Document) -> str:
 
 
 def _count_remaining_pods(side: Document) -> int:
-    """Count the pods that no later pod replaces."""
+    """Count the simulated pods that no later simulated pod replaces."""
     return len(side["pods"]) - int(side["summary"]["replaced"])
 
 
@@ -166,7 +166,7 @@ def _format_devices(pod: Document) -> Iterator[str]:
 
 
 def _format_replaced_pods(side: Document, width: int) -> Iterator[str]:
-    """Yield the node's pods that simulated pods replace."""
+    """Name the pods on the node that are assumed to end, because simulated pods replace them. Yield nothing if there are none."""
     names = side["ended"]
     if names:
         more = [f"and {len(names) - _MAX_ENDED} more (-o json has all)"] if len(names) > _MAX_ENDED else []

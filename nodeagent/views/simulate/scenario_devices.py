@@ -1,7 +1,7 @@
-"""Devices of a replayed scenario: kubelet's knowledge of each plugin's devices, and its file kubelet_internal_checkpoint.
+"""Devices in a replayed scenario: the devices that kubelet knows from each plugin, and kubelet's file kubelet_internal_checkpoint.
 
-This module makes no decisions. It only handles the events between decisions: plugins that register, list devices and disconnect, and
-kubelet's own restarts. A plugin answers at once, by the scenario's rules.
+This module makes no decisions. It only handles what happens between decisions: plugins register, list devices and disconnect, and kubelet
+restarts. A plugin answers each call at once, by the scenario's rules.
 """
 
 import json
@@ -28,7 +28,7 @@ _FAILED = "rpc error: code = Unknown desc ="
 
 
 class _RuledPlugin:
-    """Plugin that answers by the scenario's rules. Implements `DevicePlugin` (core/resources/devices/plugins.py)."""
+    """Simulated device plugin that answers calls by the scenario's rules. Implements `DevicePlugin` (core/resources/devices/plugins.py)."""
 
     def __init__(self, resource: str, given: ScenarioPlugin, calls: list[Document]) -> None:
         self.resource = resource
@@ -64,15 +64,15 @@ class _RuledPlugin:
 
 
 class _KnownResource(Struct, frozen=True):
-    """Extended resource known to kubelet."""
+    """Extended resource that kubelet knows, from a plugin or from its checkpoint."""
 
     pool: DevicePool
     stopped_at: int | None = None
-    """Time at which the plugin disconnected. None means that the plugin is connected."""
+    """Time in the scenario, in seconds, at which the plugin disconnected. None means that the plugin is connected."""
 
 
 class ScenarioDevices:
-    """Device plugins of a scenario, and kubelet's knowledge of the plugins."""
+    """Device plugins of a scenario, and the devices that kubelet knows from these plugins."""
 
     def __init__(self, scenario: Scenario, text: str | None) -> None:
         self.text = text
@@ -89,7 +89,9 @@ class ScenarioDevices:
         return tuple(known.pool for _, known in sorted(self._known.items()))
 
     def load(self) -> Mapping[str, DeviceHoldings]:
-        """Read the file as kubelet does at its start, and return the allocated devices of each pod. A damaged file counts as missing."""
+        """Read kubelet's checkpoint file as kubelet does at its start, and return the devices allocated to each pod. A damaged file counts
+        as missing.
+        """
         self._known = {}
         try:
             contents = None if self.text is None else decode_device_contents(self.text)
@@ -105,7 +107,7 @@ class ScenarioDevices:
         self.text = encode_devices(promises, self.pools)
 
     def describe_file(self) -> Document:
-        """Format the file as JSON without its checksum, and as text."""
+        """Return the content of the checkpoint file as a document without its checksum, and as text."""
         return {
             "kubeletInternalCheckpoint": self._decode_file(),
             "kubeletInternalCheckpointText": self.text,
@@ -122,20 +124,22 @@ class ScenarioDevices:
         return data
 
     def begin(self, promises: Promises) -> None:
-        """Let the plugins that have registered before the start list their devices."""
+        """Connect the plugins that are registered when kubelet starts for the first time, and let them list their devices."""
         for plugin in self._plugins.values():
             if plugin.rules.is_registered:
                 self._list(plugin, promises)
 
     def stop(self) -> frozenset[str]:
-        """Close all connections because kubelet restarts. Return the resources of the plugins that were connected."""
+        """Disconnect all plugins, because kubelet restarts. Return the resources of the plugins that were connected."""
         connected = frozenset(name for name, plugin in self._plugins.items() if plugin.is_there)
         for plugin in self._plugins.values():
             plugin.is_there = False
         return connected
 
     def return_plugins(self, step: ScenarioStep, connected: frozenset[str], time: str, promises: Promises) -> None:
-        """Let the plugins that reconnect at this time of kubelet's restart list their devices."""
+        """Let each plugin list its devices that reconnects at this time of kubelet's restart: before or after the pods are
+        admitted again.
+        """
         times = dict(step.plugin_times)
         for name, plugin in self._plugins.items():
             own = times.get(name) or (times.get("", AFTER) if name in connected else ABSENT)
@@ -143,7 +147,7 @@ class ScenarioDevices:
                 self._list(plugin, promises)
 
     def follow(self, step: ScenarioStep, promises: Promises) -> Document:
-        """Carry out a step that concerns a plugin or the node's capacity, and return the result of the step."""
+        """Carry out a step about a plugin or the node's capacity, and return the fields that it adds to the step's result."""
         if step.op == "nodeStatus":
             return self._read_capacity(step.seconds, promises)
         plugin = self._plugins.setdefault(step.resource, _RuledPlugin(step.resource, ScenarioPlugin(()), self.calls))
@@ -159,7 +163,9 @@ class ScenarioDevices:
         return {}
 
     def note_allocation(self, container: str | None, promises: Promises, *, is_refused: bool) -> None:
-        """Add the container's name to the new calls of device plugins. If the container got devices, write kubelet's checkpoint file."""
+        """Add the container's name to the plugin calls that its allocation caused. If the container got devices, write kubelet's checkpoint
+        file.
+        """
         new, self._unnamed = self.calls[self._unnamed :], len(self.calls)
         for call in new:
             call["container"] = container
@@ -167,7 +173,7 @@ class ScenarioDevices:
             self.write(promises)
 
     def take_calls(self) -> list[Document]:
-        """Return the calls in the current step, and forget them."""
+        """Return the plugin calls of the current step, and forget them."""
         calls = list(self.calls)
         self.calls.clear()
         self._unnamed = 0

@@ -1,4 +1,4 @@
-"""Replay of a scenario: applies pod events to the managers, and describes files, pods and metrics after each event.
+"""Replay of a scenario: applies the scenario's steps to the managers, and describes files, pods and metrics after each step.
 
 The managers' files are kept in memory. The result depends only on the scenario.
 """
@@ -51,12 +51,13 @@ from nodeagent.views.simulate.scenario_devices import ScenarioDevices
 _SHOWN_METRICS = frozenset(spec.name for spec in METRICS) - {CPU_PER_NUMA, TOPOLOGY_DURATION}
 """Names of the metrics that the result contains.
 
-The gauge per NUMA node is left out because kubelet sets it in random order. Durations are left out because they aren't decisions.
+The gauge per NUMA node is left out, because kubelet sets it in random order. Durations are left out, because a scenario doesn't determine
+them.
 """
 
 
 class ReplayResult(Struct, frozen=True):
-    """Result of a replayed scenario, with the final node."""
+    """Result of a replayed scenario, and the node at its end."""
 
     result: Document
     end: WhatIf | None
@@ -64,7 +65,7 @@ class ReplayResult(Struct, frozen=True):
 
 
 def replay(scenario: Scenario) -> Document:
-    """Replay a scenario, and return the result's document."""
+    """Replay a scenario, and return the document of the result."""
     return Replay(scenario).run()
 
 
@@ -83,20 +84,26 @@ class _StartRefusedError(Exception):
 
 
 class _File(Struct):
-    """File of one manager: the text as last written, and the manager's current state as text. The two texts differ until the next write."""
+    """File of one manager: the text that was last written, and the manager's current state as text. The texts differ until the file is
+    written again.
+    """
 
     encode: Callable[[Managers, Promises], str]
     text: str | None
     encoded: str = ""
 
     def write_at_start(self, managers: Managers, promises: Promises, *, was_filled: bool) -> None:
-        """Write the file after a start if the file was missing, or if its state was empty and has been filled in."""
+        """Write the file when the manager starts, if it is missing, or if its state was empty and the manager has filled it in
+        (`was_filled`).
+        """
         self.encoded = self.encode(managers, promises)
         if self.text is None or was_filled:
             self.text = self.encoded
 
     def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """Write the file after a step that changed the manager's state, even if the step restored the old state later."""
+        """Write the file after a step that changed the manager's state. A state that was changed and then restored, because the pod was
+        refused (`attempted`), is written, too.
+        """
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before
         if self.encoded != before or changed_back:
@@ -104,7 +111,7 @@ class _File(Struct):
 
 
 class Replay:
-    """Replay in progress: the files, the metrics and the running pods."""
+    """Replay in progress, with the managers' files, the metrics and the running pods."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -134,7 +141,7 @@ class Replay:
         return result
 
     def begin(self) -> Managers:
-        """Start the managers for the first time, and let the plugins register."""
+        """Start the managers for the first time. If the scenario has devices, let the plugins register."""
         managers = self.start()
         if self.devices is None:
             return managers
@@ -145,7 +152,7 @@ class Replay:
         return self.learn_pools(managers, self.devices)
 
     def learn_pools(self, managers: Managers, devices: ScenarioDevices) -> Managers:
-        """Return the managers with the devices that kubelet now knows."""
+        """Return the managers, updated with the devices that kubelet knows now."""
         managers = managers.knowing(None, devices.pools, has_devices=True)
         self.managers = replace(managers, providers=replace(managers.providers, observer=self._note_allocation))
         return self.managers
@@ -186,12 +193,14 @@ class Replay:
         apply_deltas(self.totals, deltas)
 
     def set_gauges(self, managers: Managers, promises: Promises) -> None:
-        """Set the gauges from the state, as the agent does. kubelet itself changes gauges at the same places as its counters."""
+        """Set the gauges from the state, as the agent does. If `Erratum.GAUGES_DRIFT` is reproduced, leave the gauges unchanged, because
+        kubelet changes them only together with its counters.
+        """
         if not managers.reproduces(Erratum.GAUGES_DRIFT):
             self.totals.update(core.gauges(managers, promises))
 
     def describe_files(self) -> Document:
-        """Return the current files and metrics."""
+        """Return the managers' files and the metrics as they are now."""
         memory = memory_state_document(self.memory_file.text)
         document: Document = {
             "cpuManagerState": self.cpu_file.text or "",
@@ -269,7 +278,7 @@ class Replay:
         return any(pod.uid == uid for pod in self.pods)
 
     def change_containers(self, managers: Managers, step: ScenarioStep, pod: Pod) -> None:
-        """Start or remove containers, as a step of the scenario requires."""
+        """Start or remove the containers that the step names, and update the allocations."""
         deltas: MetricDeltas = ()
         if step.op == "removePod":
             self.promises, deltas = core.remove_pod(managers, self.promises, pod.uid)
@@ -335,7 +344,7 @@ def encode_memory_file(managers: Managers, promises: Promises) -> str:
 
 
 def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory: str | None) -> Records:
-    """Decode the texts of cpu_manager_state and memory_manager_state in the format of the configured versions."""
+    """Decode the texts of cpu_manager_state and memory_manager_state in the formats of the configured kubelet version."""
     pod_level = managers.rules.gates.pod_level_managers
     newer = managers.placement.errata is not Errata.KUBELET_1_36
     initial = dict(scenario.initial_containers)
@@ -346,11 +355,11 @@ def decode_files(managers: Managers, scenario: Scenario, cpu: str | None, memory
 
 
 def measure_adds(scenario: Scenario, clock_ns: Callable[[], int]) -> list[int]:
-    """Replay a scenario, and return the duration of each `add` in nanoseconds, including the decision and the encoding of both files.
+    """Replay a scenario, and return how many nanoseconds each `add` took, including the decision and the encoding of both files.
 
     Args:
         scenario: the scenario.
-        clock_ns: function that returns the current time, because core and formats have no clock.
+        clock_ns: function that returns the current time. It is passed in because views have no clock.
     """
     running = Replay(scenario)
     times = []

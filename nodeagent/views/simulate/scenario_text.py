@@ -29,13 +29,13 @@ WIDTH = 80
 BRIEF_NOTE = """\
 The following lines are brief: pods admitted, refused and left at the end; free
 CPUs of each NUMA node, and the share of them in partly used cores."""
-"""Text that explains the lines of `render_line` to users."""
+"""Explanation, for users, of the lines that `render_line` returns."""
 _MAX_NAME = 100
 _NOT_STARTED = "the managers did not start"
 
 
 class ScenarioTotals(Struct, frozen=True):
-    """Totals of the results of several scenarios."""
+    """Totals over the results of several scenarios."""
 
     scenarios: int = 0
     admitted: int = 0
@@ -44,7 +44,7 @@ class ScenarioTotals(Struct, frozen=True):
     """Number of scenarios in which the managers refused to start or restart."""
 
     def with_result(self, replayed: ReplayResult) -> "ScenarioTotals":
-        """Return the totals with one more result added."""
+        """Return the totals with one more scenario's result added."""
         steps = replayed.result["steps"]
         decisions = [step["admitted"] for step in steps if step["op"] == "add" and "error" not in step]
         return ScenarioTotals(
@@ -63,7 +63,7 @@ def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, whe
         replayed: the result.
         number: the scenario's line number.
         where: a short description of the machine.
-        width: the limit on a line's length, as far as words allow.
+        width: the limit on a line's length.
     """
     result, end = replayed.result, replayed.end
     lines = break_text(f"scenario {number}: {_format_name(scenario.id)}", width)
@@ -98,7 +98,7 @@ def render_scenario(scenario: Scenario, replayed: ReplayResult, number: int, whe
 
 
 def render_line(scenario: Scenario, replayed: ReplayResult, number: int, width: int = WIDTH) -> str:
-    """Format one scenario as briefly as possible."""
+    """Format one scenario briefly, in a single line if the width allows."""
     result, end = replayed.result, replayed.end
     text = f"scenario {number}: {_format_name(scenario.id)}: "
     if "startError" in result:
@@ -125,12 +125,13 @@ def render_totals(totals: ScenarioTotals, width: int = WIDTH) -> str:
 
 
 def render_times(times: Document, number: int, width: int = WIDTH) -> str:
-    """Format the durations of a scenario's admissions.
+    """Format how long a scenario's admissions took.
 
     Args:
-        times: document with `id`, `adds`, and nanoseconds, which are null without adds.
+        times: document with the scenario's `id`, the number of its `adds`, and durations in nanoseconds. Without adds, the durations are
+            null.
         number: the scenario's line number.
-        width: the limit on a line's length, as far as words allow.
+        width: the limit on a line's length.
     """
     text = f"scenario {number}: {_format_name(times['id'])}: {format_count(times['adds'], 'admission')}"
     if times["adds"]:
@@ -169,7 +170,7 @@ def _format_outcome(scenario: Scenario, uid: str, shown: Document, names: Mappin
 
 
 def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: int) -> list[str]:
-    """Format the final placement of the pods, including pods that occur only in the initial files."""
+    """Format the final placement of the pods, including pods that are only in the files with which the scenario starts."""
     names = _index_names(scenario)
     pods = result["steps"][-1]["pods"] if result["steps"] else {}
     gone = _find_removed(scenario)
@@ -195,7 +196,7 @@ def _format_placement(scenario: Scenario, result: Document, end: WhatIf, width: 
 
 
 def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
-    """Return the containers that have been removed by the end, although their pods may still exist."""
+    """Return the containers that are removed at the end, as pairs of pod UID and container name. Their pods may still exist."""
     gone: set[tuple[str, str]] = set()
     for step in scenario.steps:
         if step.container is not None and step.op == "removeContainer":
@@ -206,7 +207,7 @@ def _find_removed(scenario: Scenario) -> set[tuple[str, str]]:
 
 
 def _describe_containers(scenario: Scenario, pod: Document | None) -> list[Document]:
-    """Describe the containers of a pod in the same form as a simulation of manifests."""
+    """Describe the containers of a pod as simulations of manifests do, so that both are formatted by the same functions."""
     return [] if pod is None else [_describe_container(scenario, name, of) for name, of in pod["containers"].items()]
 
 

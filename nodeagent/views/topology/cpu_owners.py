@@ -1,4 +1,4 @@
-"""Owner of each CPU as a label in a drawing: `reserved`, `shared`, `free`, or the names of pod and container."""
+"""Labels that tell in a drawing who owns each CPU: `reserved`, `shared`, `free`, or the names of pod and container."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ from nodeagent.core.resources.cpu.holdings import free_cpus, own_set_of
 
 
 def label_cpus(node: NodeRules, promises: Promises, pods: Iterable[Pod]) -> dict[int, str]:
-    """Label the CPUs. A CPU without an owner (for instance one that is strictly reserved and offline) is left out.
+    """Label the CPUs. A CPU without an owner, such as an unallocated CPU that is offline, is left out.
 
-    Containers of a pod that use a CPU one after the other (an init container and its successors) have a common label.
+    If several containers of a pod use a CPU one after the other, such as an init container and an app container, the label names them all.
 
     Args:
         node: the node's rules.

@@ -1,4 +1,4 @@
-"""PCI devices as plain values with stable names, and as cells of a drawing."""
+"""Documents of PCI devices, with stable field names, and their rows in a drawing."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,13 +17,13 @@ Document = dict[str, Any]
 
 
 class DeviceOwner(Struct, frozen=True):
-    """Container that owns a device, together with the extended resource or claim through which the container got the device."""
+    """Container to which a device is allocated, and the extended resource or claim through which the container got it."""
 
     pod: str
     container: str
     resource: str
     claim: str = ""
-    """Name of the resource claim that has the device. Empty means that an extended resource has the device."""
+    """Name of the resource claim through which the container got the device. Empty means that it requested an extended resource."""
 
 
 OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]
@@ -31,7 +31,7 @@ OwnersByAddress = Mapping[str, tuple[DeviceOwner, ...]]
 
 
 def find_device_owners(state: NodeState) -> OwnersByAddress:
-    """Return the owners of the discovered devices."""
+    """Return the owners of all allocated devices, by PCI address."""
     found: dict[str, tuple[DeviceOwner, ...]] = {}
     names = {entry.pod.uid: entry.pod.full_name for entry in state.entries}
     names |= {one.uid: one.name or one.uid for one in state.promises.unrecovered}
@@ -81,7 +81,9 @@ def describe_devices(
 def describe_device_sections(
     devices: Sequence[Device], topology: Topology, owners: OwnersByAddress = MappingProxyType({})
 ) -> tuple[DeviceSection, ...]:
-    """Describe the devices of each NUMA node. Unallocated virtual functions are only counted, in the row of their physical function."""
+    """Describe the devices of each NUMA node as rows of a drawing. Unallocated virtual functions are only counted, in the row of their
+    physical function.
+    """
     addresses = {device.address for device in devices}
     shown = tuple(d for d in devices if d.physical_function not in addresses or d.address in owners)
     return tuple(

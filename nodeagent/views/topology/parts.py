@@ -1,4 +1,4 @@
-"""Parts that all drawings of a machine share: groups of cores, amounts as text, and a mark for each owner."""
+"""Parts that all drawings of a machine share: groups of cores, formatted amounts, and a mark for each owner."""
 
 from collections.abc import Iterable, Mapping
 from itertools import product
@@ -17,7 +17,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class CoreGroup(Struct, frozen=True):
-    """Cores of one NUMA node in one socket that are drawn together."""
+    """Cores of the same NUMA node and socket that are drawn together."""
 
     title: str
     cores: tuple[tuple[int, ...], ...]
@@ -25,7 +25,7 @@ class CoreGroup(Struct, frozen=True):
 
 
 class DeviceSection(Struct, frozen=True):
-    """Devices that are drawn together."""
+    """Devices that are drawn together under one title."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
@@ -33,7 +33,7 @@ class DeviceSection(Struct, frozen=True):
 
 
 class _CoreKind(Struct, frozen=True):
-    """Properties by which the drawing groups cores. Cores with equal properties are drawn together."""
+    """Properties by which a drawing groups cores. Only cores with equal properties are drawn together."""
 
     die: int | None
     l3: int | None
@@ -61,7 +61,7 @@ class _CoreKind(Struct, frozen=True):
 class OtherCaches:
     """Descriptions of all caches except the level 3 caches.
 
-    A cache that several cores share is described separately; all caches of one core have one description.
+    Each cache that several cores share has a description of its own. The caches of a single core are described together.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -89,12 +89,14 @@ class OtherCaches:
         """Description of the caches that belong to a single core. Empty means that the cores have different caches."""
 
     def describe_caches(self, cpu: int) -> tuple[str, str]:
-        """Describe the shared caches of the CPU's core. If cores differ, also describe the core's own caches."""
+        """Describe the caches that the CPU's core shares with other cores, and the caches that only this core has. The second text is empty
+        if it is the same for all cores.
+        """
         return self._shared.get(cpu, ""), "" if self.common_text else self._own.get(cpu, "")
 
 
 def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
-    """Group the cores of a NUMA node in one socket by die, caches and core class."""
+    """Group the cores that belong to a NUMA node and to one socket by die, caches and core class. `part` contains their CPUs."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):
@@ -143,7 +145,7 @@ def list_nodes_without_cpus(topology: Topology) -> list[str]:
 
 
 def list_cpus_not_drawn(topology: Topology) -> list[str]:
-    """Describe the CPUs that the drawing doesn't contain."""
+    """List the isolated and the tickless CPUs, which a drawing doesn't mark, and the unused CPUs, which it doesn't contain."""
     sets = (
         ("isolated CPUs (isolcpus)", topology.isolated),
         ("tickless CPUs (nohz_full)", topology.nohz_full),
@@ -163,7 +165,9 @@ def _format_hugepages(amounts: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
-    """Assign a mark to each label. Some labels have fixed marks; the others get letters in the order of their lowest CPUs."""
+    """Assign a mark to each label. `reserved`, `shared` and `free` have fixed marks; the other labels get letters in the order of their
+    lowest CPUs.
+    """
     labels = list(dict.fromkeys(owner[cpu] for cpu in sorted(owner)))
     others = [label for label in labels if label not in FIXED_MARKS]
     length = 1
@@ -176,12 +180,12 @@ def assign_marks(owner: Mapping[int, str]) -> dict[str, str]:
 
 
 def first_pod_of(label: str) -> str:
-    """Return the first pod in a label. The drawing uses one colour for all containers of a pod."""
+    """Return the first pod that a label names. A drawing uses one colour for all containers of a pod."""
     return label.partition(" ")[0]
 
 
 def number_pods(owner: Mapping[int, str]) -> dict[str, int]:
-    """Number the pods in the labels, in the order of their lowest CPUs."""
+    """Return the number of the pod for each label that names one. Pods are numbered in the order of their lowest CPUs."""
     pods: dict[str, int] = {}
     numbers = {}
     for cpu in sorted(owner):

@@ -1,7 +1,7 @@
 """Drawing of the machine as text: sockets, NUMA nodes, caches, cores with their threads, and the owner of each CPU.
 
-The text is readable without colour, and no line is longer than the width, for machines with 2 to hundreds of CPUs. Owners are known only as
-labels.
+The text is readable without colour, and no line is longer than the width, for machines with 2 to hundreds of CPUs. Owners are passed to
+this module only as labels.
 """
 
 import re
@@ -29,14 +29,14 @@ from nodeagent.views.wording.columns import format_rows
 
 _SGR = {RESERVED: "33", SHARED: "32"}
 _SGR_OF_PODS = ("1;36", "1;35", "1;34", "1;31", "1;96", "1;95", "1;94", "1;91")
-"""ECMA-48 colours of pods, used cyclically. Marks distinguish owners with the same colour."""
+"""Colours of pods as ECMA-48 codes, which are reused if there are more pods. Owners with the same colour still have different marks."""
 
 Paint = Callable[[str, str], str]
 """Function that colours a text according to a label, or returns the text unchanged."""
 
 
 def make_terminal_paint(owner: Mapping[int, str]) -> Paint:
-    """Return a function that colours text for a terminal by owner."""
+    """Return a function that colours text with the terminal colour of its owner."""
     numbers = number_pods(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 
@@ -90,7 +90,7 @@ class _ColouredWord(Struct, frozen=True):
 
 
 class _CpuFormatter(Struct, frozen=True):
-    """Formatter of CPUs as columns of equal width."""
+    """Formatter that makes the CPUs of the drawing equally wide, so that they form columns."""
 
     topology: Topology
     owner: Mapping[int, str]
@@ -111,7 +111,7 @@ class _CpuFormatter(Struct, frozen=True):
 
 
 def _format_rows(indent: str, cores: Iterable[tuple[_ColouredWord, ...]], width: int) -> list[str]:
-    """Format rows with as many cores as fit. A core that is wider than a row is broken."""
+    """Fill rows with as many cores as fit. A core that is wider than a row continues in the next row."""
     rows = [indent]
     used = len(indent)
     for core in cores:
@@ -170,7 +170,7 @@ def _format_legend(cells: _CpuFormatter, width: int) -> list[str]:
 
 
 def _wrap(prefix: str, text: str, width: int) -> list[str]:
-    """Wrap a text after commas, with continuation lines indented below the text."""
+    """Wrap a text after commas. Continuation lines are indented so that they start below the text, not below the prefix."""
     indent = min(len(prefix), width // 2) if prefix.strip() else len(prefix) + 2
     lines = [prefix]
     for piece in re.findall(r"[^,]*(?:, ?|$)", text):

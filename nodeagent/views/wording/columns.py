@@ -10,7 +10,7 @@ from nodeagent.errors import printable
 
 GAP = "  "
 _MIN_WIDTH = 8
-"""Minimum width of a column in characters."""
+"""Width in characters to which a column is narrowed at most."""
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
@@ -22,8 +22,8 @@ def format_rows(rows: Sequence[Sequence[str]], width: int | None) -> list[list[s
     """Lay out rows of equal length and return the lines of each row.
 
     Args:
-        rows: cells; the first row may be a heading.
-        width: the limit on a line's length, which is kept if every column can have at least 8 characters. None means no limit.
+        rows: the cells of each row. The first row may be a heading.
+        width: the limit on a line's length. Lines are longer if columns would need less than 8 characters. None means no limit.
     """
     if not rows:
         return []
@@ -75,7 +75,9 @@ def break_text(text: str, width: int | None) -> list[str]:
 
 
 def _find_break(text: str, width: int, least: int) -> int:
-    """Return the index at which to break a text: after `least`, and at the most suitable character before `width`."""
+    """Return the index at which to break a text, which is greater than `least` and at most `width`. Spaces are preferred, then commas, then
+    slashes and hyphens.
+    """
     for ends in (" ", ",", "/-"):
         at = max(text.rfind(end, least, width + (end == " ")) for end in ends)
         if at > least:

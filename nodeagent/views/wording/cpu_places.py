@@ -1,4 +1,4 @@
-"""Locations of CPUs on the machine, as plain values: sockets, NUMA nodes, cores and caches."""
+"""Locations of CPUs on the machine, as documents: sockets, NUMA nodes, cores and caches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,9 @@ Place = dict[str, Any]
 
 
 class Places:
-    """Locations of CPUs on one machine, cached by set of CPUs. Many containers have the same set, namely the shared pool."""
+    """Locations of CPUs on one machine. They are cached for each set of CPUs, because many containers have the same set, the
+    shared pool.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -18,7 +20,7 @@ class Places:
         self._known: dict[CpuSet, Sequence[Place]] = {}
 
     def find(self, cpus: CpuSet) -> Sequence[Place]:
-        """Group the online CPUs of a set by socket, NUMA node and caches."""
+        """Group the online CPUs of a set by socket, NUMA node and caches, and describe each group."""
         if cpus in self._known:
             return self._known[cpus]
         topology = self._topology

@@ -1,4 +1,4 @@
-"""Advice for an operator about a refused pod, by reason. The decision, its reason and its message are the same as in kubelet."""
+"""Advice, for an operator, on what to do about a refused pod. The advice depends on the reason of the refusal."""
 
 import re
 from collections.abc import Iterable
@@ -80,15 +80,15 @@ _ADVICE = {
     STATE_NOT_SAVED: "fix what the message says about the state file: the agent retries every second",
 }
 _UNALIGNED = "not multiple cpus per core"
-"""Part of kubelet's message about a number of CPUs that whole cores can never provide, however many are free."""
+"""Part of the message with which kubelet refuses a number of CPUs that whole cores can't provide, however many cores are free."""
 _UNALIGNED_ADVICE = (
     "with full-pcpus-only a container needs whole cores: request a number of CPUs that whole cores have (`nodeagent topology` shows the "
     "cores); it doesn't help to end other pods"
 )
 _OF_NODE = re.compile(r"requested: (\d+), used: \d+, capacity: (\d+)$")
-"""End of kubelet's message about a shortage of a resource on the whole node."""
+"""End of the message with which kubelet refuses a pod because the whole node has too little of a resource."""
 ADVISED_REASONS = frozenset(_ADVICE)
-"""Reasons for which there is specific advice. The other reasons name a resource, and have general advice."""
+"""Reasons that have their own advice. For other reasons, such as `OutOfhugepages-2Mi`, general advice names the resource."""
 
 
 _RETRIES = {
@@ -105,7 +105,7 @@ _RETRIES = {
 
 
 def describe_retries(retries: Iterable[str]) -> str:
-    """Return a sentence that names the events (`Retry`) after which a request is tried again."""
+    """Format a sentence that names the events after which a request is tried again. `retries` contains values of `Retry`."""
     return f"It is tried again when {' or '.join(_RETRIES[Retry(event)] for event in retries)}."
 
 

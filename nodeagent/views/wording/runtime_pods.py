@@ -1,4 +1,4 @@
-"""Known amounts of a pod of a container runtime, exact or estimated. Each amount has its source, and is shown in documents and as text."""
+"""Amounts that the agent knows or estimates for a pod of a container runtime, as documents and as text. Each amount has its source."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ _SOURCE_LABELS = {
 
 
 def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -> "tuple[Known, ...]":
-    """Return the known amounts of a pod. The result is empty for a pod that doesn't belong to a container runtime."""
+    """Return the amounts that the agent knows or estimates for a pod of a container runtime. The result is empty for other pods."""
     if not entry.is_requested_per_container:
         return ()
     from nodeagent.core.domains.runtime.known_again import restore_known  # noqa: PLC0415 - most nodes have no container runtime
@@ -38,7 +38,7 @@ def find_known_amounts(entry: PodEntry, state: NodeState, capacity_bytes: int) -
 
 
 def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
-    """Format each known amount as a Kubernetes quantity."""
+    """Describe each known amount, with the value as a Kubernetes quantity."""
     return [
         {
             "container": one.container or None,
@@ -54,13 +54,13 @@ def describe_known_amounts(known: "Iterable[Known]") -> list[dict[str, Any]]:
 
 
 def format_known_amount(known: Document) -> list[str]:
-    """Format a known amount as table cells: its owner, its name, the amount, and the source."""
+    """Format a known amount as the cells of a table row: its owner, its name, the amount, and the source."""
     by = _SOURCE_LABELS[known["from"]] if known["exact"] else _format_estimate(known)
     return [known["container"] or "the pod", known["what"], _format_amount(known, "value"), by]
 
 
 def format_estimate(known: Document) -> str:
-    """Format an estimated amount as text."""
+    """Format an estimated amount as a line of text, with its source and possible range."""
     owner = "" if known["container"] is None else f"container {known['container']}, "
     return f"{owner}{known['what']} {_format_amount(known, 'value')}: {_format_estimate(known)}"
 
@@ -74,7 +74,7 @@ def _format_estimate(known: Document) -> str:
 
 
 def _format_amount(known: Document, field: str) -> str:
-    """Format an amount. Estimated bytes are rounded to MiB."""
+    """Format an amount. Estimated memory is rounded to MiB."""
     text: str = known[field]
     is_rough = not known["exact"] and known["what"].endswith(f".{MEMORY}")
     return f"{Quantity.parse(text).value() / 2**20:.0f}Mi" if is_rough else text

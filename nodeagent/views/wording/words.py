@@ -9,9 +9,11 @@ from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
-"""Maximum number of locations listed one by one. Further locations are only counted."""
+"""Maximum number of locations that are listed one by one. If there are more, only the numbers of sockets, NUMA nodes and
+cores are given.
+"""
 _MAX_EXACT = len("99999Mi")
-"""Maximum length of a difference in characters, up to which it is shown exactly. Longer differences are rounded."""
+"""Maximum number of characters for a missing amount that is shown exactly. A longer amount is rounded."""
 _KILL_EXPECTED_MS = 5_000
 _UNITS = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
 _DECIMAL_UNITS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"))
@@ -85,7 +87,7 @@ def format_isolation(container: Document) -> str:
 
 
 def format_places(places: Sequence[Mapping[str, Any]]) -> str:
-    """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several are joined by `; `."""
+    """Format locations as text, such as `socket 0, NUMA 0, cores 1 2 (whole), L3 0`. Several locations are joined by `; `."""
     if len(places) > _MAX_PLACES:
         counts = [
             format_count(len({p["socket"] for p in places}), "socket"),
@@ -109,7 +111,7 @@ def is_closed_to_host(container: Document) -> bool:
 
 
 def list_remarks(container: Document, at_ms: int) -> list[str]:
-    """Describe all unusual facts about a container, one sentence each."""
+    """List everything unusual about a container, one sentence each."""
     state, remarks = container["state"], []
     if container["differs"]:
         remarks.append("NOT AS ALLOCATED: see the differences below")
@@ -161,8 +163,8 @@ def format_bytes(amount: int | None) -> str:
 
 
 def format_requested_bytes(amount: Quantity) -> str:
-    """Format an amount of bytes as in a manifest. If the amount includes a fraction of a byte, also state the number of bytes: the
-    canonical form of `0.1Gi`, for instance, is `107374182400m`.
+    """Format an amount of bytes as in a manifest. If it isn't a whole number of bytes, also give the exact number, because the canonical
+    form (`107374182400m` for `0.1Gi`) is hard to read.
     """
     if amount.value() * 10**9 == amount.nano:
         return str(amount)
@@ -175,7 +177,9 @@ def format_requested_bytes(amount: Quantity) -> str:
 
 
 def format_readable_bytes(amount: int) -> str:
-    """Format an amount of bytes for a table: exactly if it is whole MiB, otherwise rounded down to a tenth of its largest unit."""
+    """Format an amount of bytes for a table. A whole number of MiB is exact; other amounts are rounded down to a tenth of their largest
+    unit.
+    """
     if amount % 2**20 == 0 or amount < 2**10:
         return format_bytes(amount)
     size, unit = next(one for one in _UNITS if amount >= one[0])
@@ -184,7 +188,9 @@ def format_readable_bytes(amount: int) -> str:
 
 
 def format_readable_share(part: int, whole: int) -> str:
-    """Format an amount of bytes and the total with the same unit: exactly if both are whole MiB, otherwise rounded down to a tenth."""
+    """Format a part and the total, in bytes, with the same unit. Whole numbers of MiB are exact; other amounts are rounded down to a tenth
+    of the unit.
+    """
     amounts = (part, whole)
     if any(amount % 2**20 for amount in amounts):
         size, unit = next((one for one in _UNITS if (part or whole) >= one[0]), _UNITS[-1])
@@ -196,7 +202,9 @@ def format_readable_share(part: int, whole: int) -> str:
 
 
 def format_missing_bytes(amount: int) -> str:
-    """Format a missing amount of bytes: exactly if the exact amount has few digits, otherwise rounded up to a tenth of its largest unit."""
+    """Format a missing amount of bytes. An amount with few digits is exact; other amounts are rounded up to a tenth of their
+    largest unit.
+    """
     exact = format_bytes(amount)
     if len(exact) <= _MAX_EXACT:
         return exact
@@ -206,7 +214,7 @@ def format_missing_bytes(amount: int) -> str:
 
 
 def format_age(span_ms: int) -> str:
-    """Format a time span in its two largest units."""
+    """Format a time span in its two largest units, such as `2 h 5 min`."""
     seconds = max(0, span_ms) // 1000
     for size, unit, smaller_size, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if seconds >= size:
@@ -216,7 +224,7 @@ def format_age(span_ms: int) -> str:
 
 
 def format_time_until(span_ms: int) -> str:
-    """Format the time that is left until an event."""
+    """Format how far away an event is, such as `in 5 min`. The result is `now` for a past event."""
     return f"in {format_age(span_ms)}" if span_ms > 0 else "now"
 
 
