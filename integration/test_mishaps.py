@@ -241,14 +241,9 @@ DAYS: dict[str, dict[str, Mishap]] = {
 }
 
 
-OLDER = ("the configuration",)
-"""Days on Debian 12, so that both lanes of guests take about as long."""
-
-
 @pytest.fixture
-def node(request: pytest.FixtureRequest, guest: str) -> Node:
-    found: Guest = request.getfixturevalue(guest)
-    node = Node(found)
+def node(four_nodes: Guest) -> Node:
+    node = Node(four_nodes)
     node.guest.put(SCRIPT, (CONTRIB / "check/nodeagent-health").read_bytes(), mode=0o755)
     node.apply(*PODS)
     node.wait_running("pinned", "shared")
@@ -301,7 +296,7 @@ def play(node: Node, mishap: Mishap) -> None:
     assert placed(node).split() == [cpus, pid]
 
 
-@pytest.mark.parametrize(("guest", "day"), [("two_sockets" if day in OLDER else "four_nodes", day) for day in DAYS])
+@pytest.mark.parametrize("day", DAYS)
 def test_each_mishap_is_named_right_and_over_once_it_is_mended(node: Node, day: str) -> None:
     for name, mishap in DAYS[day].items():
         try:
@@ -330,7 +325,6 @@ RELEASES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 @pytest.mark.long
 @pytest.mark.reinstalls
-@pytest.mark.parametrize("guest", ["two_sockets"])
 def test_each_step_of_a_downgrade_and_an_upgrade_is_named_right(node: Node) -> None:
     put_former_release(node)
     before = placed(node)
