@@ -1,3 +1,3 @@
-"""Resources that are allocated to pods, one package each: CPUs, memory, devices, claims. Only the package for claims imports other
-resources. The rest of core accesses resources by the contract in core/resources/resource.py.
+"""Resources that are allocated to pods, one package each: CPUs, memory, devices, claims. Only the package `claims` imports other resources.
+Most code outside of these packages uses resources only through the contract in resource.py.
 """

@@ -1,12 +1,12 @@
-"""Contract between a resource and the code that treats all resources alike (admission, resizes, starts, recovery, invariants, metrics).
+"""Contract of a resource. Admission, resizes, starts, recovery, invariants and metrics use all resources through this contract.
 
-A resource is built once from the machine and the configuration (core/admission/resource_kinds.py). A resource has no state. Its methods
-take promises and return new promises. Resources are called in kubelet's fixed order, and are independent of one another. Each resource has
-its own types for a pod's holdings and for the node's accounts (core/model/holdings.py).
+A resource is built once from the machine and the configuration (core/admission/resource_kinds.py), and has no state. Its methods take
+promises and return new promises. Resources are called in kubelet's fixed order, and don't depend on one another. Each resource defines a
+type for what a pod holds, and a type for what it records about the whole node (core/model/holdings.py).
 
-Claims have holdings but no `Resource`, because the decision on claims encloses the decisions on all resources. Each way to satisfy a
-pod's claims first allocates CPUs, memory and devices. Then the admission of the whole pod is tried. The first way that admits the pod is
-used (core/resources/claims/placing.py).
+Claims have holdings, but aren't a `Resource`, because the decision on claims encloses the decisions on all resources. For each way to
+satisfy a pod's claims, the claimed CPUs, memory and devices are allocated first, and the admission of the whole pod is then tried. The
+first way that admits the pod is used (core/resources/claims/placing.py).
 """
 
 from abc import abstractmethod
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.explainer import Explainer
 
 ResourceHints = tuple[tuple[str, Hints], ...]
-"""Hints, each with the name of its resource. A resource that accepts any node gives no hints, or one list that accepts any node."""
+"""NUMA hints, each with the name of a resource. A resource that accepts any node returns no hints, or a single entry with `DONT_CARE`."""
 
 
 AGAIN = "remove its manifest and add it again when there is room"
-"""Next step for the owner of a pod that has less than it requests."""
+"""Advice for the owner of a pod that has less than it requests."""
 
 
 class Allocation(Struct, frozen=True):
-    """Result of an allocation of a resource."""
+    """Result of an attempt to allocate a resource. `refusal` is None if the attempt was successful."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -49,129 +49,141 @@ class Allocation(Struct, frozen=True):
 
 
 class Allocated(Struct, frozen=True):
-    """An allocation of a resource, as reported to an observer for explanations."""
+    """Allocation of a resource, as reported to an observer for explanations."""
 
     resource: str
     container: str | None
-    """Name of the container. None means that the allocation belongs to the pod as a whole."""
+    """Name of the container that gets the allocation. None means that the pod as a whole gets it."""
     before: Promises
     after: Promises
     refusal: Refusal | None
     spread: tuple[tuple[int, int], ...] = ()
-    """NUMA nodes with the shares by which memory should be spread. There are none if the memory shouldn't be spread."""
+    """Amounts by NUMA node over which the container's memory should be spread. The tuple is empty if memory shouldn't be spread."""
 
 
 class Share(Struct, frozen=True):
-    """Allocated and allocatable part of an amount on some NUMA nodes, in the unit of the amount."""
+    """Allocated and allocatable amount on a set of NUMA nodes, from which the set's score is computed."""
 
     nodes: NumaMask
     allocated: int
     allocatable: int
-    """Allocatable amount. No other share in the same list counts this amount."""
+    """Amount that pods could have on an empty machine. No two shares in a list count the same amount."""
 
 
 class HoldingChange(Struct, frozen=True):
-    """Loss or change of a holding of a container."""
+    """Difference between what a container held before a recovery and what it holds now, with the reason."""
 
     resource: str
-    """Name of the resource for users, for example `CPUs` or `memory nodes`."""
+    """Name of the resource in texts for users, for example `CPUs` or `memory nodes`."""
     before: str
     after: str
     why: str
 
 
 class ResourceFailedError(Exception):
-    """A resource can't decide on a pod, for example because one of the resource's plugins has failed. The pod is refused with this text."""
+    """Failure of a part that a resource needs for its decision, such as a CPU plugin. The pod is refused with the error's text."""
 
     reason: ClassVar[Reason]
 
 
 class Resource(Struct, frozen=True):
-    """A kind of resource that is allocated to pods. Abstract methods must be implemented, and all other methods have a default."""
+    """Contract of a kind of resource. Subclasses must implement the abstract methods. The other methods have defaults for a resource that
+    needs no such behaviour.
+    """
 
     name: ClassVar[str]
-    """Name of the resource in traces of decisions."""
+    """Name of the resource in explanations of decisions."""
     holdings: ClassVar[type[Holdings]]
-    """Type of a pod's holdings of the resource."""
+    """Type of the allocation of this resource to one pod."""
     gives_way: ClassVar[bool] = False
-    """Whether the hints for CPUs take precedence over this resource's hints if `preferCPUsNumaNode` is set."""
+    """Whether `preferCPUsNumaNode` lets the hints for CPUs take precedence over this resource's hints."""
 
     @property
     def managed(self) -> frozenset[str]:
-        """Return the names of the extended resources that only this resource allocates, by number. A pod that requests an extended
-        resource which nobody manages is refused.
+        """Return the names of the extended resources that this resource allocates as counts. A pod is refused if it requests an extended
+        resource that no resource allocates.
         """
         return frozenset()
 
     def explainer(self) -> "Explainer | None":
-        """Return the resource's explainer. None means that the resource's hints and `ResourceKind.describe` are sufficient explanations.
+        """Return the resource's explainer. None means that NUMA hints and `ResourceKind.describe` are sufficient explanations.
 
-        The explainer's code is loaded only for explanations.
+        The method imports the explainer's module, so that its code is loaded only for explanations.
         """
         return None
 
     # Methods for the admission of a pod. The pod holds only resources that it requests.
 
     def amounts(self, promises: Promises) -> Mapping[str, int]:
-        """Return the node's amount of each managed extended resource. These amounts are part of the node's capacity, which is checked
-        before each decision.
+        """Return the node's amount of each extended resource that this resource allocates. Before each decision, the amounts are added to
+        the node's capacity, and the pod's requests are checked against it.
         """
         return {}
 
     def limited_to(self, pod: PodDemand) -> Self:
-        """Return the resource limited to the part that the pod may use, such as one NUMA node, a class of cores, or whole cores."""
+        """Return a copy of the resource that contains only the part that the pod may use, such as one NUMA node, one class of cores, or
+        whole cores.
+        """
         return self
 
     def without_preferred_nodes(self) -> Self:
-        """Return the resource without the settings that prefer NUMA nodes. kubelet doesn't have these settings."""
+        """Return a copy of the resource without nodeagent's own preferences for NUMA nodes, which kubelet doesn't have."""
         return self
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Extend the message of a refusal by the limits that applied to this resource for this pod."""
+        """Add to a refusal's message the limits that this resource applied to the pod, such as a required class of cores."""
         return refusal
 
     @abstractmethod
     def container_hints(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide a container's request. This method is called before the container's allocation,
-        except under policy none.
+        """Return hints for the sets of NUMA nodes that could provide a container's request. This method is called before the container's
+        allocation, unless the topology manager's policy is none.
         """
 
     @abstractmethod
     def pod_hints(self, promises: Promises, pod: PodDemand) -> ResourceHints:
-        """Return the NUMA nodes that could provide the request of a pod as a whole. In scope `pod`, this method is called instead of
-        `container_hints`.
+        """Return hints for the sets of NUMA nodes that could provide the request of a pod as a whole. In scope `pod`, this method is called
+        instead of `container_hints`.
         """
 
     def fits_on_each(
         self, promises: Promises, pod: PodDemand, container: ContainerDemand | None, nodes: NumaMask
     ) -> bool:
-        """Tell whether each of these NUMA nodes, which form a hint, can provide a part of the request (sameNumaNodes). If `container` is
-        None, the request is that of the pod as a whole.
+        """Return whether each of the NUMA nodes can provide a part of the request, as `sameNumaNodes` demands. `nodes` are the nodes of a
+        hint. If `container` is None, the request is the pod's.
         """
         return True
 
     def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
-        """Return the NUMA nodes of a container's holdings, with the amount on each node. Only resources near which huge pages should be
-        return amounts (spreadHugePages).
+        """Return the amount that a container holds on each NUMA node. `spreadHugePages` spreads huge pages in proportion to these amounts,
+        so resources to which huge pages needn't be close return nothing.
         """
         return ()
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated shares of the resource's amount, by NUMA nodes. The shares determine the scores of sets of NUMA nodes
+        """Return the allocated part of the resource's amount for sets of NUMA nodes, from which the scores of these sets are computed
         (KEP-6007).
 
-        `name` is the name of a list of hints, or of the resource itself. The result is empty if the resource isn't scored.
+        Args:
+            promises: the current promises.
+            name: the name of a list of hints, which may be the name of the resource itself.
+
+        Returns:
+            The shares. The tuple is empty if this amount doesn't count in scores.
         """
         return ()
 
     @abstractmethod
     def allocate_container(self, promises: Promises, pod: PodDemand, container: ContainerDemand) -> Allocation:
-        """Allocate a container's request under its stored hint. The containers before it already have their allocations."""
+        """Allocate a container's request on the NUMA nodes of its stored hint. `promises` contain the allocations to the pod's earlier
+        containers.
+        """
 
     def allocate_pod(self, promises: Promises, pod: PodDemand) -> Allocation:
-        """Allocate the request of a pod as a whole under the hint of its first container. Divide the allocation among the containers.
+        """Allocate the request of a pod as a whole on the NUMA nodes of its first container's hint, and divide the allocation among the
+        containers.
 
-        By default, the resource is allocated to each container separately, because containers can't share it.
+        The default is for a resource that containers can't share. It allocates each container's request separately.
         """
         for container in pod.containers:
             allocation = self.allocate_container(promises, pod, container)
@@ -181,40 +193,44 @@ class Resource(Struct, frozen=True):
         return Allocation(promises)
 
     def end_reuse(self, promises: Promises) -> Promises:
-        """Forget the amounts of init containers that later containers could have reused. This method is called once the pod is admitted."""
+        """Remove the record of amounts that later containers could reuse from init containers. This method is called once the pod is
+        admitted.
+        """
         return promises
 
     # Methods that read the holdings of a pod
 
     @abstractmethod
     def is_asked(self, container: ContainerDemand) -> bool:
-        """Whether the container requests an amount of this resource."""
+        """Return whether the container requests an amount of this resource."""
 
     @abstractmethod
     def has_container(self, held: PodPromises, container: ContainerDemand) -> bool:
-        """Whether the container holds everything that it requests. A plain init container may already have released its holdings."""
+        """Return whether the container holds everything that it requests. This may be false for an init container that has passed its
+        holdings on to later containers.
+        """
 
     def has_pod(self, held: PodPromises, pod: PodDemand) -> bool:
-        """Whether the pod as a whole holds everything that it requests."""
+        """Return whether the pod as a whole holds everything that it requests."""
         return all(self.has_container(held, container) for container in pod.containers)
 
     def numa_nodes_of(self, held: PodPromises, name: str) -> NumaSet:
-        """Return the NUMA nodes of the container's holdings."""
+        """Return the NUMA nodes on which the container holds an amount of this resource."""
         return NumaSet()
 
     def found_deltas(self, container: ContainerDemand) -> MetricDeltas:
-        """Return the changes of metrics that kubelet counts for a container that already holds its request."""
+        """Return the metric changes that kubelet makes at an admission for a container that already holds what it requests."""
         return ()
 
     # Methods called when containers start, are resized or end
 
     def start_container(self, promises: Promises, pod: Pod, name: str) -> Promises:
-        """Release the holdings that plain init containers no longer need when a later container starts."""
+        """Release what the pod's init containers hold, if the start of container `name` shows that they have ended."""
         return promises
 
     def is_lowered(self, before: ContainerDemand, now: ContainerDemand) -> bool:
-        """Whether a resize lowers the container's request. Such containers are resized first, because others may need the released
-        amounts.
+        """Return whether a resize lowers the container's request. Containers with lowered requests are resized first, because others may
+        need the amounts that they release.
         """
         return False
 
@@ -226,21 +242,22 @@ class Resource(Struct, frozen=True):
         before: ContainerDemand,
         now: ContainerDemand,
     ) -> Promises | NotResized:
-        """Adapt a running container's holdings to its new request. CPUs and memory that the container keeps stay where they are.
+        """Change a running container's holdings to match its new request. CPUs and memory that the container keeps stay on the same NUMA
+        nodes.
 
         This method is called for each container of a resized pod, even if the container's own request is unchanged. `pod` has the new
-        amounts, and `promises` has the old holdings.
+        amounts, and `promises` have the old holdings.
         """
         return promises
 
     @abstractmethod
     def release_container(self, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-        """Release a container's holdings, except those shared with another container of the pod. This method is called when the
+        """Release what a container holds, except amounts that another container of the pod holds, too. This method is called once the
         container or its pod has ended.
         """
 
     def release_pod(self, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-        """Release the holdings of the pod as a whole. This method is called after the containers' holdings were released."""
+        """Release what the pod as a whole holds. This method is called after `release_container` was called for each container."""
         return promises, ()
 
     # Methods called at a start with a lost state, or on a changed machine or configuration (core/turn/recovery.py)
@@ -254,71 +271,82 @@ class Resource(Struct, frozen=True):
         *,
         by_pod: bool,
     ) -> Holdings | None:
-        """Return a running pod's holdings according to its cgroups. None means that cgroups don't show this resource.
+        """Derive a running pod's holdings from its cgroups. None means that cgroups don't show holdings of this resource.
 
         Args:
             entry: the pod, with the past starts of its containers.
             pod: the pod's requests.
             groups: the cgroups of the pod's containers, by container name.
             observed: all cgroups.
-            by_pod: whether the pod gets one set, which its containers share.
+            by_pod: whether the resource is allocated to the pod as a whole, and then divided among the containers.
         """
         return None
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Whether a container's cgroup contradicts the recorded holdings. If it does, no record of the pod is used."""
+        """Return whether a container's cgroup contradicts the recorded holdings. If it does, the records are outdated, and no record of the
+        pod is used.
+        """
         return False
 
     @abstractmethod
     def keep(self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises) -> Promises:
-        """Allocate those former holdings that a pod may keep on this machine. This method is called for each pod in the order of admission.
-
-        At that time, the promises contain the holdings of earlier pods only.
+        """Allocate to a pod those of its former holdings that it can keep on this machine. This method is called for one pod after the
+        other, in the order of their admission, and `promises` contain only the holdings of earlier pods.
         """
 
     def lacks(self, held: PodPromises, pod: PodDemand, *, by_pod: bool) -> bool:
-        """Whether the pod holds less than it requests. This method is called once all pods have allocated what they keep."""
+        """Return whether the pod holds less than it requests. This method is called once all pods have got back what they can keep."""
         return not by_pod and not self.has_pod(held, pod)
 
     def is_away(self, held: PodPromises) -> bool:
-        """Whether some of the pod's holdings are unusable now, but may become usable again."""
+        """Return whether some of the pod's holdings are unusable now, but may become usable again, such as offline CPUs."""
         return False
 
     def fill(self, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand) -> Sequence[Promises]:
-        """Return possible promises in which missing amounts near the pod's holdings are added, the best ones first.
+        """Return variants of the promises in which the pod's missing amounts are allocated close to what it still holds, the best variant
+        first.
 
-        An admission then completes each result. If no admission succeeds, a new decision is made on the whole pod.
+        The agent completes each variant by an admission, until the admission succeeds. If it fails for all variants, the agent decides on
+        the whole pod as if it held nothing.
         """
         return (promises,)
 
     def differences(
         self, promises: Promises, pod: Pod, demand: PodDemand, before: PodPromises, name: str, *, by_pod: bool
     ) -> Iterator[HoldingChange]:
-        """Yield the differences of a container's holdings from its earlier holdings and from its request, after all pods were placed."""
+        """Yield the changes that a recovery made to a container's holdings, and the amounts that the container still lacks. This method is
+        called after all pods have got their holdings.
+        """
         yield from ()
 
     def machine_changes(self, before: Promises, after: Promises) -> Iterator[MachineChange]:
-        """Yield those values of the node that differ from the saved promises. The allocations of pods aren't affected."""
+        """Yield the values recorded for the whole node that a recovery changed, such as the shared pool. Allocations to pods are not
+        included.
+        """
         yield from ()
 
     # Methods for invariants and metrics
 
     def validate(self, promises: Promises) -> Promises | StartRefused:
-        """Check stored promises against the current machine and configuration, and apply those changes that need no decision."""
+        """Check stored promises against the present machine and configuration, and update values that follow from these, such as the shared
+        pool. If the promises don't fit, return the error.
+        """
         return promises
 
     def violations(self, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-        """Yield a violation for each invariant that the promises break. This method is called before each save and after each load."""
+        """Yield a violation for each invariant of this resource that the promises break. This method is called before each save and after
+        each load of the state.
+        """
         yield from ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Yield the allocations for which the machine has too little at present."""
+        """Yield the allocations that the machine can't provide in full at present."""
         yield from ()
 
     def started_deltas(self, promises: Promises) -> MetricDeltas:
-        """Return the values of the resource's metrics right after a start."""
+        """Return the values of the resource's metrics right after the agent's start."""
         return ()
 
     def gauges(self, promises: Promises) -> tuple[tuple[Series, int], ...]:
-        """Return the resource's gauges, computed from the promises."""
+        """Return the values of the resource's gauges, computed from the promises."""
         return ()
