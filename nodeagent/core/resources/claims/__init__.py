@@ -1,5 +1,5 @@
 """Resource claims: the node's devices for dynamic resource allocation (DRA), CEL selectors, and the search for devices that satisfy claims.
 
-This package is loaded only for pods with claims, and to write ResourceSlices. Among the CPUs and memory that a claim permits, the
-managers choose.
+This package is loaded only for pods with claims, and to write ResourceSlices. A claim only limits the permitted CPUs and memory. The CPU
+manager and the memory manager choose among them.
 """

@@ -1,4 +1,4 @@
-"""Allocations of claims, without the devices that the pod's containers have released."""
+"""Allocations of claims that a pod still holds. Devices that ended containers have released are left out."""
 
 from msgspec.structs import replace
 
@@ -17,7 +17,9 @@ from nodeagent.core.resources.memory.holdings import MemoryHoldings
 
 
 def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of the pod's claims, without the devices that ended containers have released."""
+    """Return the allocations of the pod's claims, without the devices that ended containers have released. A claim without remaining
+    devices is left out.
+    """
     claims = held.of(ClaimHoldings).claims
     if not claims:
         return ()
@@ -33,5 +35,5 @@ def find_held_claims(held: PodPromises) -> tuple[ClaimAllocation, ...]:
 
 
 def drop_released_claims(held: PodPromises) -> PodPromises:
-    """Return a pod's holdings without the claimed devices that its ended containers have released."""
+    """Remove, from the pod's record of claims, the devices that its ended containers have released."""
     return held.having(ClaimHoldings(find_held_claims(held))) if held.of(ClaimHoldings).claims else held

@@ -1,4 +1,4 @@
-"""Allocations of the resource claims of pods."""
+"""Records of which resource claims are allocated to which pods."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,12 @@ from nodeagent.core.model.promises import PodPromises, Promises
 
 
 class ClaimHoldings(Struct, frozen=True):
-    """Allocations of the claims of one pod."""
+    """Allocated claims of one pod."""
 
     claims: tuple[ClaimAllocation, ...] = ()
-    """Allocations in the order of the pod's claims. The claimed CPUs, memory and devices are also part of the containers' holdings."""
+    """Allocations, in the order of the pod's claims. The CPUs, memory and devices of the claims are also recorded as holdings of the
+    containers that use them.
+    """
 
     @property
     def holders(self) -> Iterator[str]:
@@ -28,14 +30,14 @@ class ClaimHoldings(Struct, frozen=True):
 
 
 def list_claim_owners(promises: Promises) -> frozenset[tuple[str, str]]:
-    """Return all allocated claims, as (`namespace/name` of the claim, UID of the pod)."""
+    """Return all allocated claims, as pairs of the claim (`namespace/name`) and the UID of the pod."""
     claims: frozenset[tuple[str, str]] = promises.pods.fold(_CLAIMS)
     unrecovered = promises.unrecovered
     return claims.union(*(_list_claims_of_pod(one.uid, one.held) for one in unrecovered)) if unrecovered else claims
 
 
 def claims_of(promises: Promises, uid: str) -> tuple[ClaimAllocation, ...]:
-    """Return the allocations of the claims of a pod, which may also be an unrecovered pod."""
+    """Return the allocated claims of a pod, which may also be a lost pod (`Promises.unrecovered`)."""
     unrecovered = next((one.held.of(ClaimHoldings).claims for one in promises.unrecovered if one.uid == uid), ())
     return promises.of_pod(uid).of(ClaimHoldings).claims or unrecovered
 

@@ -1,6 +1,6 @@
-"""Claimable devices of a node: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and PCI cards.
+"""Devices of a node that claims can request: single CPUs (as in the individual mode of dra-driver-cpu), memory by NUMA node, and PCI cards.
 
-Names and attributes are the same as in existing drivers. The inventory doesn't contain allocations.
+The devices and their attributes have the same names as in existing DRA drivers. Allocations are not recorded here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,17 +14,19 @@ from nodeagent.core.model.topology import Cpu, Topology
 
 DRIVERS = (CPU_DRIVER, MEMORY_DRIVER, CARD_DRIVER)
 LONGEST_STRING = 64
-"""Maximum length of an attribute's text in characters (DeviceAttributeMaxValueLength)."""
+"""Maximum length of an attribute's text in characters. Kubernetes has the same limit (DeviceAttributeMaxValueLength)."""
 SIZE = f"{MEMORY_DRIVER}/size"
-"""Name of a memory device's capacity in bytes."""
+"""Name of the capacity that contains a memory device's size in bytes."""
 _NUMA_NODE = "resource.kubernetes.io/numaNode"
 _BUS_ID = "resource.kubernetes.io/pciBusID"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _CORE_TYPES = {None: "standard", "performance": "p-core", "efficiency": "e-core"}
-"""Names of the core classes in dra-driver-cpu."""
+"""Values of the attribute `coreType` by class of cores, as in dra-driver-cpu. None is the class of all cores on machines without core
+classes.
+"""
 
 Value = int | str | bool | tuple[str, ...] | tuple[int, ...]
-"""Value of an attribute. A tuple is a list of values, which matches if any of its values matches (KEP-5491)."""
+"""Value of an attribute. A tuple is a list of values. A constraint accepts the list if any of its values matches (KEP-5491)."""
 
 
 class ClaimableDevice(Struct, frozen=True):
@@ -35,7 +37,7 @@ class ClaimableDevice(Struct, frozen=True):
     capacity: tuple[tuple[str, int], ...] = ()
     """Capacities by qualified name."""
     cpu: int | None = None
-    """Number of the CPU. None means that the device isn't a CPU."""
+    """ID of the CPU. None means that the device isn't a CPU."""
     memory: tuple[int, str] | None = None
     """NUMA node and resource (`memory` or `hugepages-<size>`) of the memory. None means that the device isn't memory."""
     address: str = ""
@@ -48,14 +50,14 @@ class ClaimableDevice(Struct, frozen=True):
 def claimable(
     topology: Topology, reserved: CpuSet, cards: Iterable[tuple[Device, int | None]], *, lists_nodes: bool = False
 ) -> tuple[ClaimableDevice, ...]:
-    """Return all claimable devices: CPUs, then memory, then cards.
+    """Return all devices that claims can request: CPUs first, then memory, then PCI cards.
 
     Args:
         topology: the current machine.
         reserved: CPUs that are never allocated exclusively.
-        cards: PCI devices, each with its NUMA node if known.
-        lists_nodes: whether a card's `numaNode` is a list, with the card's node and the nearest nodes of the same socket (KEP-6072, the
-            gate DRAListTypeAttributes).
+        cards: PCI devices, each with its NUMA node, or None if the node is unknown.
+        lists_nodes: whether a card's attribute `numaNode` is a list of the card's node and the nearest nodes of the same socket, instead of
+            a single node (KEP-6072, feature gate DRAListTypeAttributes).
     """
     cards = tuple(cards)
     roots = _find_cpus_near_roots(topology, cards)
@@ -71,10 +73,10 @@ def claimable(
 
 
 def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
-    """Return a node, followed by the nearest other nodes in ascending order.
+    """Return a NUMA node, followed by those other nodes that have the smallest distance to it, in ascending order.
 
-    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. Kubernetes' library
-    for drivers (deviceattribute, ListAttribute) gives the same result.
+    Nodes that are known to be in another socket are left out. A node without CPUs counts as part of every socket. The result is the same as
+    that of Kubernetes' library for DRA drivers (package deviceattribute, ListAttribute).
     """
     distances = next((one.distances for one in topology.numa if one.id == node), None)
     others = {one.id: far for one, far in zip(topology.numa, distances or (), strict=False) if one.id != node}
@@ -89,8 +91,8 @@ def _list_near_nodes(topology: Topology, node: int) -> tuple[int, ...]:
 
 
 def _find_cpus_near_roots(topology: Topology, cards: Iterable[tuple[Device, int | None]]) -> dict[str, CpuSet]:
-    """Return the CPUs near each PCI root. These are the CPUs on the NUMA nodes of the root's cards. For a card whose node is unknown,
-    the kernel's local CPUs are used.
+    """Return the CPUs near each PCIe root. These are the CPUs on the NUMA nodes of the cards below the root. For a card whose NUMA node is
+    unknown, the CPUs in the kernel's `local_cpulist` are used.
     """
     found: dict[str, CpuSet] = {}
     for card, node in cards:

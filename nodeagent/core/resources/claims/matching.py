@@ -1,8 +1,8 @@
 """Search for the devices that each request of a pod's claims may get, by selectors, counts, alternatives and attribute constraints.
 
-A *way* is a combination of alternatives and attribute values. Ways are tried in order: the alternatives as written, then the values of
-each constraint, the lowest first. A way has enough devices for all requests at once (bipartite matching). Another module (placing.py)
-chooses among these devices.
+A *way* is one combination of alternatives and attribute values in which all requests can get enough devices at once (bipartite matching).
+Ways are tried in a fixed order: the alternatives as written, then the values of each constraint in ascending order. This module determines
+the permitted devices of a way, and placing.py chooses among them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,17 +18,19 @@ MOST_TRIED = 4096
 """Maximum number of combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Maximum number of selector evaluations for one pod, which take about ten seconds. For example, 32 requests with 8 alternatives and 32
-selectors each exceed the limit.
+"""Maximum number of evaluations of a selector for one pod, which take about ten seconds. On a node with many devices, 32 requests with 8
+alternatives and 32 selectors each exceed this limit.
 """
 MOST_LOOKS = 20_000_000
-"""Maximum number of devices examined for one pod while devices are matched with requests. This many examinations take about two seconds."""
+"""Budget for one pod: maximum number of times that a device is examined while devices are matched with requests. This many examinations
+take about two seconds.
+"""
 _LOOKS_OF_VALUE = 8
-"""Cost of reading an attribute of a device, in examined devices."""
+"""Cost of reading an attribute of a device. It counts as this many examinations in the budget."""
 
 
 class Wish(Struct, frozen=True):
-    """A request in one of a pod's claims."""
+    """One request of one of a pod's claims."""
 
     claim: str
     """Name of the claim as `namespace/name`."""
@@ -39,9 +41,7 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """Devices permitted for a request in one way to satisfy the claims, that is, with one combination of alternatives and attribute
-    values.
-    """
+    """Devices that a request may get in one *way* to satisfy the claims."""
 
     wish: Wish
     way: DeviceRequest
@@ -55,16 +55,22 @@ class Allowed(Struct, frozen=True):
 
 
 class NoWayError(Exception):
-    """The claims can't be satisfied in any way. The text names the claims and the reason."""
+    """The pod's claims can't be satisfied, or no way was found within the limits of the search. The text names the claims and the
+    reason.
+    """
 
 
 class Looks(Struct):
-    """Budget of examined devices for one pod. The search ends when the budget is used up."""
+    """Remaining budget of device examinations for one pod. The search fails when the budget is used up."""
 
     left: int = MOST_LOOKS
 
     def take(self, count: int) -> None:
-        """Use up a part of the budget. Raises NoWayError if less than this part is left."""
+        """Use up a part of the budget.
+
+        Raises:
+            NoWayError: the budget is smaller than `count`.
+        """
         self.left -= count
         if self.left < 0:
             raise NoWayError(
@@ -73,23 +79,23 @@ class Looks(Struct):
 
 
 Free = Callable[[ClaimableDevice, DeviceRequest], bool]
-"""Function that tells whether a device is free, or has enough free capacity for a request."""
+"""Function that tells whether a request can get a device: the device is free, or has enough free capacity."""
 
 
 def ways_to_meet(
     wishes: Sequence[Wish], devices: Sequence[ClaimableDevice], is_free: Free, looks: Looks | None = None
 ) -> Iterator[tuple[Allowed, ...]]:
-    """Yield the ways to satisfy the claims. A way has the permitted devices of each request.
+    """Yield the ways to satisfy the claims. Each way lists the permitted devices of each request.
 
     Args:
         wishes: the requests.
         devices: all devices of the node.
         is_free: function that tells whether a device can be allocated.
-        looks: the remaining budget. None means the budget of a new pod.
+        looks: the remaining budget of the pod. None means that none of it is used up.
 
     Raises:
-        SelectorError: an expression has no result for a device.
-        NoWayError: there is no way, or the budget is too small to examine all ways.
+        SelectorError: a selector can't be evaluated for a device.
+        NoWayError: there is no way, or a limit of the search was exceeded.
     """
     devices_by_way: dict[DeviceRequest, tuple[ClaimableDevice, ...]] = {}
     selector_count = sum(len(way.selectors) for way in {way for wish in wishes for way in wish.request.ways})
@@ -134,7 +140,9 @@ def ways_to_meet(
 
 
 class _Constraint(Struct, frozen=True):
-    """Constraint on an attribute whose values must all match or all differ. It has the positions of the requests to which it applies."""
+    """Constraint that the chosen devices must all have the same value of an attribute, or must all have different values. `places` are the
+    indices of the requests to which it applies.
+    """
 
     attribute: str
     places: tuple[int, ...]
@@ -142,7 +150,9 @@ class _Constraint(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""Permitted devices by the position of the request. There is either one set for the whole request, or one set for each of its devices."""
+"""Permitted devices by the index of the request. Each item has one group for the whole request, or one group for each device that the
+request needs.
+"""
 
 
 def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
@@ -160,7 +170,9 @@ def _list_constraints(offered: Sequence[Allowed]) -> list[_Constraint]:
 
 
 def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: Looks) -> Iterator[_Groups | None]:
-    """Yield the remaining permitted devices for each combination of attribute values. None marks a combination with too few devices."""
+    """Yield the permitted devices that remain for each combination of attribute values that satisfies the constraints. None marks a
+    combination with too few devices.
+    """
     if any(len(each.devices) < each.count for group in groups for each in group):
         yield None
         return
@@ -177,7 +189,9 @@ def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: 
 
 
 def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """For each attribute value that all affected requests have in common, yield the devices with this value."""
+    """Yield, for each attribute value that occurs in all of the constraint's requests, the groups limited to devices with this value. None
+    means that there is no such value.
+    """
     common_values = None
     for place in constraint.places:
         for each in groups[place]:
@@ -199,7 +213,9 @@ def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups 
 
 
 def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield the permitted devices for each assignment that gives every needed device a different value of the attribute."""
+    """Yield the groups for each assignment of attribute values in which all needed devices have different values. None marks an assignment
+    that can't be completed.
+    """
     parts = [(place, each) for place in constraint.places for each in groups[place]]
     for chosen in _list_distinct_assignments(parts, constraint.attribute, frozenset()):
         if chosen is None:
@@ -214,7 +230,9 @@ def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterato
 def _list_distinct_assignments(
     parts: Sequence[tuple[int, Allowed]], attribute: str, taken: frozenset[tuple[str, Value]]
 ) -> Iterator[list[tuple[int, Allowed]] | None]:
-    """Yield every assignment of distinct attribute values. None marks a dead end, which also counts against the limit."""
+    """Yield every assignment of distinct attribute values to the needed devices. None marks an assignment that can't be completed, which
+    also counts against the limit of tries.
+    """
     if not parts:
         yield []
         return
@@ -239,7 +257,7 @@ def _replace_devices(each: Allowed, devices: tuple[ClaimableDevice, ...], count:
 
 
 def values_of(device: ClaimableDevice, attribute: str) -> set[tuple[str, Value]]:
-    """Return the values of a device's attribute. Each value is paired with its type, so that 1, "1" and true are distinct."""
+    """Return the values of a device's attribute, each with the name of its type. The type keeps 1, "1" and true apart."""
     value = device.attribute(attribute)
     if value is None:
         return set()
@@ -254,10 +272,10 @@ def _get_value_order(value: tuple[str, Value]) -> tuple[str, int, str]:
 def matching(
     allowed: Sequence[Allowed], taken: frozenset[str] = frozenset(), looks: Looks | None = None
 ) -> Mapping[str, int] | None:
-    """Match devices with all requests at once. Return, by device name, the position of the request that gets the device. None means that
-    there are too few devices.
+    """Assign devices to all requests at once. Return the index of the request by device name. None means that there are too few devices.
 
-    Several requests can share a memory device. Memory is therefore checked only when it is allocated.
+    Requests for memory are left out, because several requests can share a memory device. The memory manager checks them when it allocates
+    the memory.
 
     Raises:
         NoWayError: the search exceeds the budget of examined devices.
@@ -267,14 +285,14 @@ def matching(
     looks.take(sum(len(each.devices) for each in allowed))
     names = [[one.name for one in each.devices if one.memory is None and one.name not in taken] for each in allowed]
     first_free = [0] * len(names)
-    """For each request, the position of the first candidate that may be free. A device with an owner never becomes free during this
-    search.
-    """
+    """Index of each request's first candidate that may still be free. Devices before it stay assigned until the end of this search."""
 
     def give(place: int) -> bool:
-        """Find a device for a request. To make this possible, other requests may exchange their devices."""
+        """Assign one more device to the request at index `place`. If all its candidates are assigned, other requests may change to other
+        devices.
+        """
         moved: dict[int, tuple[int, str]] = {}
-        """Planned moves of devices, by the request that gives up a device. Each move has the request that gets the device, and the
+        """Planned reassignments. The key is the request that gives up a device. The value is the request that gets the device, and the
         device's name.
         """
         queue = [place]

@@ -1,8 +1,7 @@
-"""Search for devices that satisfy a pod's resource claims. The devices for the containers that use the claims are chosen before the
-decision on the pod itself.
+"""Search for devices that satisfy a pod's resource claims. These devices are chosen before the agent decides on the pod's other requests.
 
-The CPU manager and the memory manager choose among the CPUs and memory that a claim permits. The pod is then decided as if it already
-held the claimed devices, so that all other allocations are aligned with them. This module is loaded only for pods with claims.
+Among the CPUs and memory that a claim permits, the CPU manager and the memory manager choose. The agent then decides on the pod as if the
+pod already held the claimed devices, so that all other allocations are aligned with them. This module is loaded only for pods with claims.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,22 +38,22 @@ from nodeagent.core.resources.memory.resource import MemoryResource
 from nodeagent.core.resources.resource import Resource
 
 MOST_TRIED = 256
-"""Maximum number of tried allocations per pod. For each allocation that satisfies the claims, the whole pod is decided, until an
-allocation admits the pod.
+"""Maximum number of combinations of claimed devices that are tried per pod. For each combination, the agent decides on the whole pod, until
+a combination admits the pod.
 """
 
 
 class Met(Struct, frozen=True):
-    """One way to satisfy the claims of a pod, with its devices allocated."""
+    """Result of a successful search: promises in which devices are allocated to all claims of the pod."""
 
     promises: Promises
     deltas: MetricDeltas
     demand: PodDemand
-    """Demand of the pod. It asks to be near the cards of the pod's claims, in addition to its own requests."""
+    """Requests of the pod, extended by the wish to be near the PCI cards that were allocated to its claims."""
 
 
 class _MisfitError(Exception):
-    """One way to satisfy the claims has failed. The text gives the reason."""
+    """The claims can't be satisfied with the devices that are being tried. The text gives the reason."""
 
 
 def ways_to_place(
@@ -67,16 +66,17 @@ def ways_to_place(
     *,
     lists_nodes: bool = False,
 ) -> Iterator[Met | Refusal]:
-    """Yield the ways to satisfy a pod's claims, in order. If there is no way, yield a refusal.
+    """Yield one result for each way to satisfy a pod's claims, in the order in which the ways are tried. If there is no way, yield a
+    refusal.
 
     Args:
-        resources: the node's resources, limited to the parts that this pod may use.
-        cards: the discovered devices.
+        resources: the node's resources, limited to the CPUs, memory and devices that this pod may use.
+        cards: the PCI devices found on this machine.
         machine: the current machine.
-        promises: the promises without the allocations of the claims.
+        promises: the promises before devices are allocated to the claims.
         pod: a pod with claims.
-        demand: the pod's other requests.
-        lists_nodes: whether a card lists nearby NUMA nodes in addition to its own.
+        demand: the pod's requests, without its claims.
+        lists_nodes: whether the attribute `numaNode` of a card also lists the nearest other NUMA nodes.
     """
     (cpus,) = (one.manager for one in resources if isinstance(one, CpuResource))
     (memory,) = (one.manager for one in resources if isinstance(one, MemoryResource))
@@ -91,7 +91,9 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return the reason why a pod's claims can't be satisfied even on an empty machine. None means that they may be satisfiable."""
+    """Return the reason why no machine could satisfy the pod's claims, such as a missing document. None means that there is no
+    such reason.
+    """
     if pod.resources is not None:
         return "claims and resources of the pod as a whole (spec.resources) can't be combined: give the resources of each container"
     for claim in pod.claims:
@@ -108,7 +110,9 @@ def unusable(pod: Pod) -> str | None:
 
 
 def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
-    """Return the requests of the pod's claims that aren't allocated yet."""
+    """Return the requests of those claims of the pod that are not allocated yet. A claim that another pod shares may already be
+    allocated.
+    """
     why = unusable(pod)
     if why is not None:
         raise _MisfitError(why)
@@ -122,17 +126,17 @@ def _list_open_requests(promises: Promises, pod: Pod) -> list[Wish]:
 
 
 class _Draft(Struct):
-    """Partial allocation in a trial of one way to satisfy the claims."""
+    """Devices chosen so far, in one attempt to satisfy all claims of the pod."""
 
     default: CpuSet
-    """CPUs without an exclusive owner."""
+    """CPUs that no container has exclusively."""
     cpus: dict[str, CpuSet] = field(default_factory=dict)
-    """Chosen CPUs by container."""
+    """CPUs chosen for each container."""
     nodes: dict[str, NumaSet] = field(default_factory=dict)
     amounts: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Chosen amounts in bytes by container and resource."""
+    """Bytes of memory chosen for each container, by resource (`memory` or `hugepages-<size>`)."""
     devices: dict[int, tuple[ClaimableDevice, ...]] = field(default_factory=dict)
-    """Chosen devices by the position of their request."""
+    """Devices chosen for each request, by the request's index."""
     taken: set[str] = field(default_factory=set)
 
 
@@ -191,7 +195,7 @@ class _Placing:
             raise _MisfitError(first_problem or "its claims can't be met")
 
     def _add_shared_claims(self, promises: Promises) -> Promises:
-        """Add the allocations of claims that this pod shares with other pods."""
+        """Add to the pod the allocations of claims that it shares with other pods."""
         device_by_name = {device.name: device for device in self._all_devices}
         for claim in self._pod.claims:
             full_name = f"{self._pod.namespace}/{claim.claim_name(self._pod.name)}"
@@ -243,11 +247,11 @@ class _Placing:
         return ("", device.address) not in self._taken_keys
 
     def _try_way(self, promises: Promises, allowed: Sequence[Allowed], mask: NumaMask | None) -> Met:
-        """Choose devices for each request. CPUs are chosen first, then memory, then PCI cards. Within a kind, the request with the fewest
-        candidates is first.
+        """Choose devices for each request. Requests for CPUs come first, then requests for memory, then requests for PCI cards. Within each
+        of these kinds, the request with the fewest candidates comes first.
 
         Raises:
-            _MisfitError: the `allowed` devices within `mask` can't serve all requests.
+            _MisfitError: the `allowed` devices on the NUMA nodes of `mask` can't satisfy all requests.
         """
         draft = _Draft(default_set(promises))
         order = sorted(
@@ -311,7 +315,7 @@ class _Placing:
         candidates: tuple[ClaimableDevice, ...],
         mask: NumaMask | None,
     ) -> tuple[ClaimableDevice, ...]:
-        """Let the CPU manager choose CPUs by its policy and options, as for a container with this CPU request."""
+        """Let the CPU manager choose among the candidates, by the same policy and options as for a container with this CPU request."""
         manager = self._cpu_manager
         if not manager.static:
             raise _MisfitError(
@@ -371,7 +375,9 @@ class _Placing:
         return tuple(sorted(candidates, key=lambda device: device.address not in close)[: each.count])
 
     def _allocate_chosen(self, promises: Promises, draft: _Draft, allowed: Sequence[Allowed]) -> Met:
-        """Allocate the chosen devices to the pod."""
+        """Record the chosen devices as holdings of the pod. The memory manager allocates the containers' memory on the NUMA nodes of the
+        chosen memory.
+        """
         held = promises.of_pod(self._pod.uid)
         for name, cpus in draft.cpus.items():
             self._judge_cpus(self._pod.container(name), cpus)
@@ -402,8 +408,8 @@ class _Placing:
         return self._make_result(after, held, deltas)
 
     def _judge_cpus(self, container: Container, cpus: CpuSet) -> None:
-        """Check that the number of claimed CPUs equals the container's CPU request, because the request determines the node's remaining
-        capacity and the CPU weight.
+        """Check that the number of claimed CPUs equals the container's CPU request. The request determines the container's CPU weight and
+        how much of the node's capacity counts as used, so another number would be wrong in both.
         """
         requested = self._get_demand(container).cpus
         if requested == len(cpus):
@@ -421,7 +427,7 @@ class _Placing:
     def _allocate_memory(
         self, promises: Promises, name: str, nodes: NumaSet, sizes: Mapping[str, int]
     ) -> tuple[Promises, MetricDeltas]:
-        """Let the memory manager allocate all memory of a container from the NUMA nodes of its claims."""
+        """Let the memory manager allocate all of a container's memory on the NUMA nodes of the memory that its claims have got."""
         demand = self._get_demand(self._pod.container(name))
         requested = dict(demand.memory or ())
         for resource, size in sizes.items():
@@ -495,7 +501,7 @@ def _leave_room(
     taken: frozenset[str],
     looks: Looks,
 ) -> tuple[ClaimableDevice, ...]:
-    """Return the chosen devices if they leave enough devices for later requests. Otherwise return other devices that leave enough."""
+    """Return the chosen devices, or other candidates if the chosen devices would leave too few devices for later requests."""
     if not later_requests or matching(later_requests, taken | {device.name for device in chosen}, looks) is not None:
         return chosen
     owners = matching([each, *later_requests], taken, looks)

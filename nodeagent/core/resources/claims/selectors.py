@@ -1,7 +1,7 @@
-"""CEL selectors (cel.dev), which are expressions that select devices. Expressions can use the same properties of a device as in Kubernetes.
+"""Evaluation of CEL selectors (cel.dev), which are expressions that select devices.
 
-These are `device.driver`, `device.attributes` and `device.capacity`, with quantities. The library lacks `cel.bind` and optional fields
-(`.?`).
+As in Kubernetes, an expression can use `device.driver`, `device.attributes` and `device.capacity`, with quantities. The CEL library lacks
+`cel.bind` and optional fields (`.?`).
 """
 
 import re
@@ -17,31 +17,31 @@ from nodeagent.core.resources.claims.inventory import ClaimableDevice
 from nodeagent.errors import printable
 
 LONGEST = 10 * 1024
-"""Maximum length of an expression in bytes (CELSelectorExpressionMaxLength)."""
+"""Maximum length of an expression in bytes. Kubernetes has the same limit (CELSelectorExpressionMaxLength)."""
 _MAX_QUOTED = 300
 _DOMAIN = re.compile(r"""\b(?:attributes|capacity)\[\s*(?:"([^"]*)"|'([^']*)')\s*\]""")
-"""Pattern of an attribute domain in an expression. If a device has no attributes in the domain, the domain counts as empty rather than
-missing.
+"""Pattern that finds the attribute domains in an expression. If a device has no attributes in such a domain, the expression sees an empty
+domain, instead of failing because the domain is missing.
 """
 _MAX_DEPTH = 64
-"""Maximum depth of nested brackets. It is far below the depth at which the parser's stack overflows."""
+"""Maximum depth of nested brackets. The parser's stack overflows only at a far greater depth."""
 _MACROS = "all|exists|exists_one|existsOne|map|filter"
 _MACRO = re.compile(rf"\b(?:{_MACROS})\b(?=\s*(?:\(|//))")
-"""Pattern of a macro that iterates over a list. A comment may be between the macro and its bracket."""
+"""Pattern of a CEL macro that iterates over a list. A comment may separate the macro's name from its bracket."""
 MOST_STEPS = 10_000
-"""Maximum number of steps of nested iterations for one device. The library itself has no such limit."""
+"""Maximum number of steps that nested loops in an expression may take for one device. The CEL library has no such limit."""
 
 
 class SelectorError(Exception):
-    """An expression is invalid, or its evaluation gives no result for a device. The text gives the reason."""
+    """An expression is invalid, or can't be evaluated for a device. The text gives the reason."""
 
 
 def check(expression: str) -> None:
-    """Check the syntax and variables of an expression, without evaluating it.
+    """Check the syntax and the variables of an expression, without evaluating it.
 
     Raises:
-        SelectorError: the expression isn't valid CEL, or uses an unknown variable. An unknown function is found only during
-            the evaluation, and the pod is then refused.
+        SelectorError: the expression isn't valid CEL, or uses an unknown variable. Unknown functions aren't detected here. They fail when
+            the expression is evaluated for a pod, which is then refused.
     """
     program, _ = _compile(expression)
     known = {"device", *re.findall(rf"\b(?:{_MACROS})\(\s*(\w+)\s*,", expression)}
@@ -51,7 +51,7 @@ def check(expression: str) -> None:
 
 
 def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
-    """Tell whether all expressions are true for a device.
+    """Return whether all expressions are true for a device.
 
     Raises:
         SelectorError: an expression has no boolean result, for example because the device lacks an attribute.
@@ -60,7 +60,7 @@ def meets(device: ClaimableDevice, expressions: Iterable[str]) -> bool:
 
 
 def forget_answers() -> None:
-    """Clear the cache of results, for measurements."""
+    """Clear the cache of evaluation results. Measurements need this, because cached results take no time."""
     _meets.cache_clear()
 
 
@@ -79,8 +79,8 @@ def _meets(device: ClaimableDevice, expression: str) -> bool:
 
 @contextmanager
 def _convert_errors(what: str) -> Iterator[None]:
-    """Convert any exception of the library into an error about the expression. The library may also panic, and panics of pyo3 don't
-    derive from Exception.
+    """Convert every exception of the CEL library into a `SelectorError` that names the expression. The library is written in Rust, and its
+    panics don't derive from `Exception`.
     """
     try:
         yield
@@ -118,7 +118,7 @@ def _quote(expression: str) -> str:
 
 
 def _shorten_to_line(text: str) -> str:
-    """Shorten text from a user to one printable line for a message."""
+    """Shorten a user's text to one printable line that fits into a message."""
     line = printable(" ".join(text[: 2 * _MAX_QUOTED].split()))
     return line if len(line) <= _MAX_QUOTED else f"{line[:_MAX_QUOTED]}…"
 
@@ -169,4 +169,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isLessThan": lambda one, other: one < other,
     "includes": lambda many, one: one in many if isinstance(many, list) else one == many,
 }
-"""Functions of Kubernetes' CEL for quantities (in bytes), and for attributes with several values."""
+"""Functions that Kubernetes adds to CEL: functions for quantities (in bytes), and `includes` for attributes with several values."""

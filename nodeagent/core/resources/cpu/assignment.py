@@ -1,7 +1,7 @@
-"""Choice of CPUs from a set of free CPUs, in kubelet's packed or spread order, including uncore alignment.
+"""Choice of CPUs from a set of free CPUs, in kubelet's packed or spread order, with or without alignment to uncore caches.
 
-The policy consists of the order in which groups of CPUs are visited. Groups with fewer free CPUs come first, so that groups with many
-free CPUs stay intact. The distribution across NUMA nodes (distribution.py) uses this module.
+The order in which groups of CPUs (sockets, NUMA nodes, caches, cores) are visited determines the choice. Groups with fewer free CPUs come
+first, so that groups with many free CPUs stay intact. distribution.py calls this module for each NUMA node.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,21 +16,23 @@ from nodeagent.core.resources.cpu.points import CpuShortage, Question
 
 
 class Picking(Struct, frozen=True):
-    """The Select step of the static policy, with packed or spread order."""
+    """Select step of the static policy, which takes CPUs in packed or spread order."""
 
     layout: CpuLayout
     spread: bool = False
-    """Option `distribute-cpus-across-cores`: CPUs are taken in numerical order, instead of whole cores first."""
+    """Option `distribute-cpus-across-cores`: CPUs are taken in numerical order instead of whole cores."""
     align_uncore: bool = False
     """Option `prefer-align-cpus-by-uncorecache`."""
     averages: bool = False
-    """Whether a core, cache or socket counts as whole if it has as many free CPUs as its kind has on average
+    """Whether a core, cache or socket counts as whole if it has as many free CPUs as the average core, cache or socket has CPUs
     (Erratum.AVERAGE_GROUP_SIZES).
     """
     whole_cores: bool = False
-    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT). Cores may have different sizes."""
+    """Whether only whole cores are taken (full-pcpus-only without Erratum.HALF_CORES_HANDED_OUT), even on a machine whose cores differ in
+    size.
+    """
     observer: PickObserver | None = None
-    """Observer of each group that is taken. The observer doesn't influence the choice."""
+    """Observer that is called for each group of CPUs that is taken. It doesn't influence the choice."""
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
         """Choose CPUs in packed or spread order."""
@@ -45,7 +47,7 @@ def shortage(requested: int, available: CpuMask) -> CpuShortage:
 
 
 def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShortage:
-    """Choose `count` of the available CPUs."""
+    """Choose `count` of the available CPUs, or return the reason why there are too few."""
     if count < 1:
         return CpuMask(0)
     free = CpuMask(available & picking.layout.online)
@@ -66,7 +68,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
 
 
 class _Picker:
-    """State of one choice: the free CPUs, and the number of CPUs that are still needed."""
+    """State of one choice: the CPUs that are still free, the number of CPUs that are still needed, and the CPUs taken so far."""
 
     __slots__ = ("free", "layout", "need", "picking", "result")
 
@@ -86,7 +88,7 @@ class _Picker:
             self.picking.observer(Took(rule, CpuMask(cpus)))
 
     def take_groups(self, groups: Iterable[CpuGroup], rule: Rule) -> None:
-        """Take each group that isn't larger than the number of CPUs still needed. Skip larger groups."""
+        """Take, in order, each group that is completely free and not larger than the number of CPUs still needed."""
         for group in groups:
             if self.need < 1:
                 return
@@ -135,8 +137,8 @@ class _Picker:
                 return
 
     def take_part_of(self, uncore: CpuGroup) -> None:
-        """Take all CPUs that are still needed from one cache, if its lowest cores have exactly this number of free CPUs. Only an odd
-        last CPU may split a core.
+        """Try to take all CPUs that are still needed from one uncore cache: the free CPUs of its lowest cores, if their number is exactly
+        right. If the number of needed CPUs is odd, the last core may be split.
         """
         per_core = self.layout.per_core
         count = -(-self.need // per_core)
@@ -189,8 +191,8 @@ class _Picker:
 
 
 def ordered_nodes(layout: CpuLayout, free: CpuMask) -> list[CpuGroup]:
-    """Return the NUMA nodes with free CPUs, those with the fewest free CPUs first. If a socket is larger than a node, nodes are grouped
-    by socket.
+    """Return the NUMA nodes that have free CPUs, those with the fewest free CPUs first. If NUMA nodes are parts of sockets, all nodes of a
+    socket are next to each other.
     """
     if layout.numa_first:
         return _order_groups(layout.nodes, free)
@@ -216,14 +218,16 @@ def _order_uncores(layout: CpuLayout, free: int) -> list[CpuGroup]:
 
 
 def _order_within(inner_of: Nesting, outer_order: list[CpuGroup], free: int) -> Iterator[CpuGroup]:
-    """Yield, lazily, the inner groups of each outer group in turn. Inner groups without a free CPU in the outer group are left out."""
+    """Yield the inner groups of one outer group after the other, such as the cores of each socket. Inner groups that have no free CPU
+    within the outer group are left out. The generator is lazy, because callers often need only the first groups.
+    """
     for outer in outer_order:
         inside = outer.cpus & free
         yield from _order_groups([g for g in inner_of[outer.id] if g.cpus & inside], free)
 
 
 def _order_groups(groups: Iterable[CpuGroup], free: int) -> list[CpuGroup]:
-    """Sort groups by the number of free CPUs, then by ID, both ascending. Groups without free CPUs are left out."""
+    """Sort groups by their number of free CPUs, then by ID, both in ascending order. Groups without free CPUs are left out."""
     counted = [(n, g.id, g) for g in groups if (n := (g.cpus & free).bit_count())]
     if len(counted) > 1:
         counted.sort(key=itemgetter(0, 1))

@@ -1,4 +1,6 @@
-"""Events of a choice of CPUs, for an observer that explains the choice afterwards. The observer doesn't influence the choice."""
+"""Events that describe how CPUs are chosen. The CPU manager reports them to an observer, which explains the choice afterwards and doesn't
+influence it.
+"""
 
 import enum
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from nodeagent.core.model.idset import CpuMask, CpuSet
 
 
 class Rule(enum.StrEnum):
-    """Reason why CPUs were taken together."""
+    """Rule by which a group of CPUs was taken."""
 
     WHOLE_SOCKET = "whole socket"
     WHOLE_NODE = "whole NUMA node"
@@ -22,35 +24,35 @@ class Rule(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """Set of CPUs from which a choice is made."""
+    """Origin of the CPUs among which the CPU manager chooses."""
 
     HINT = "hint"
-    """Free CPUs on the NUMA nodes of the merged hint, or with align-by-socket on the sockets of these nodes."""
+    """Free CPUs on the NUMA nodes of the merged hint. With align-by-socket, free CPUs on all sockets of these nodes."""
     ELSEWHERE = "elsewhere"
-    """CPUs outside of the hint's nodes, because these nodes can't provide enough CPUs."""
+    """Free CPUs outside of the hint's NUMA nodes, which are used if these nodes can't provide enough CPUs."""
     ANYWHERE = "anywhere"
-    """CPUs of any node, because there is no hint, or because the hint accepts every node."""
+    """Free CPUs on any NUMA node, because there is no hint, or because the hint accepts every node."""
     POD = "pod"
-    """CPU set of a pod with pod-level resources."""
+    """CPU set of a pod with pod-level resources, which is divided among the pod's containers."""
 
 
 class Choosing(Struct, frozen=True):
-    """Event: a choice of CPUs begins."""
+    """Event at the beginning of a choice, before CPUs are taken."""
 
     source: Source
     available: CpuMask
     count: int
     isolated: bool = False
-    """Whether only CPUs isolated at boot may be chosen (isolatedCPUs: prefer). If there are too few of them, another choice among all
-    CPUs follows.
+    """Whether this choice is limited to CPUs isolated at boot (`isolatedCPUs: prefer`). If these are too few, a choice among all CPUs
+    follows.
     """
     container: str | None = None
-    """Name of the container that gets a slice of the pod's set. None means that the CPUs are chosen from the whole node."""
+    """Name of the container that gets a part of the pod's CPU set. None means that the choice isn't among the CPUs of a pod's set."""
     is_for_hints: ClassVar[bool] = False
 
 
 class Spread(Struct, frozen=True):
-    """Event: CPUs are about to be taken, either as a NUMA node's equal share or as a group of the remainder
+    """Event before CPUs are taken from one NUMA node, either as the node's equal share or as a part of the remainder
     (distribute-cpus-across-numa).
     """
 
@@ -64,20 +66,20 @@ class Took(Struct, frozen=True):
     rule: Rule
     cpus: CpuMask
     plugin: str | None = None
-    """Name of the plugin that chose the CPUs, if the rule is Rule.PLUGIN."""
+    """Name of the plugin that chose the CPUs. None unless the rule is Rule.PLUGIN."""
     is_for_hints: ClassVar[bool] = False
 
 
 class PluginAnswered(Struct, frozen=True):
-    """Event: a CPU plugin has answered, and the answer is valid."""
+    """Event after a CPU plugin has given a valid answer."""
 
     plugin: str
     point: str
     cpus: CpuSet
-    """CPUs in the plugin's answer. Depending on the extension point, these are the CPUs that were kept, offered, selected or scored."""
+    """CPUs in the plugin's answer: the CPUs that it left (Filter, PostFilter), selected (Select) or scored (PreScore, Score)."""
     score: int | None
     is_for_hints: bool = False
-    """Whether the plugin was called for hints. Hints consider CPUs on any node."""
+    """Whether the plugin was called to compute NUMA hints, for which it considers the CPUs of all NUMA nodes."""
 
 
 Pick = Choosing | Spread | Took | PluginAnswered

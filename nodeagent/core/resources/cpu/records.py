@@ -1,4 +1,4 @@
-"""Content of kubelet's cpu_manager_state, decoded but not checked."""
+"""Decoded content of kubelet's file cpu_manager_state. It is checked in restore.py."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,16 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class CpuRecord(Struct, frozen=True):
-    """Content of kubelet's file. CPU sets are still text, because kubelet checks the policy's name before it parses them."""
+    """Content of cpu_manager_state. CPU sets are still text, because kubelet checks the policy's name before it parses the sets."""
 
     policy_name: str
     default: str
     entries: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
-    """Sorted entries, as (pod UID, (container name, CPU set as text))."""
+    """CPU sets of containers as text, sorted: (pod UID, pairs of container name and text)."""
     pod_entries: tuple[tuple[str, CpuSet], ...] = ()
 
 
 InitialContainers = Mapping[str, tuple[str, str]]
-"""Pod UID and container name by container ID, as the runtime reports them at startup. Only files of version 1 need this mapping."""
+"""Pod UID and container name by container ID, as listed by the container runtime when kubelet starts. Only version 1 of the file, which
+names containers by ID, needs this mapping.
+"""
