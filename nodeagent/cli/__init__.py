@@ -1,3 +1,4 @@
-"""The command line, the only package that prints and sets exit codes. main.py runs a command, parser.py parses its arguments, commands/
-contains the commands, and support/ contains the code that commands share.
+"""Command line. Only this package prints and sets exit statuses.
+
+main.py runs a command, parser.py parses its arguments, commands/ contains the commands, and support/ contains the code that commands share.
 """

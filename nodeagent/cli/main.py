@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_reporting_errors(command: Callable[[], int]) -> int:
-    """Run a command with standard streams, print its errors and return the exit status."""
+    """Run a command, print its error with the next step, and return the exit status. Closed standard streams are replaced first."""
     with Path(os.devnull).open("r+", encoding="utf-8") as nothing, _closed_output() as closed:
         # Replace missing streams: stdin is empty, stderr discards everything, and stdout fails
         # when it is written to.
@@ -43,7 +43,7 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
 
 @contextmanager
 def _closed_output() -> Iterator[TextIO]:
-    """Yield a stream whose flush fails after any write, as if its descriptor were closed."""
+    """Yield a substitute for a closed stdout. Text that is written to it causes an error when it is flushed, as for a closed descriptor."""
     stream = os.fdopen(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), "w", encoding="utf-8")
     try:
         yield stream
@@ -54,7 +54,9 @@ def _closed_output() -> Iterator[TextIO]:
 
 @contextmanager
 def _buffered_output() -> Iterator[None]:
-    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED). Without a buffer, partial writes would go unnoticed."""
+    """Add a buffer to stdout if it has none (PYTHONUNBUFFERED). Without a buffer, Python would ignore that only a part of a text was
+    written.
+    """
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     is_own = sys.__stdout__ is stream
@@ -116,7 +118,7 @@ def _run_words(words: list[str]) -> int:
 
 @contextmanager
 def flushing_output() -> Iterator[None]:
-    """After the command, flush all output, also after `--help` and after an error."""
+    """Flush all output after the command, even if it ended with an error or with `--help`, and report an error of this flush."""
     try:
         try:
             yield

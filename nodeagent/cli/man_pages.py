@@ -1,7 +1,8 @@
-"""The manual pages in man(7) syntax, generated from the command line's definitions.
+"""Manual pages in the syntax of man(7), generated from the definitions of the command line.
 
-`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes them and the shell completions during the installation. DOCUMENTS is the
-directory of documents and examples after the installation. While a package is built, they are still in another directory.
+`python -m nodeagent.cli.man_pages SHARE FISH [DOCUMENTS]` writes the pages and the shell completions during the installation. DOCUMENTS is
+the directory in which documents and examples will be after the installation. It is an argument because they are in another directory while
+a package is built.
 """
 
 import importlib
@@ -20,14 +21,14 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Directory of the documents, described relative to the prefix. The builder of a wheel doesn't know the prefix."""
+"""Description of the documents' directory, for pages that are built for a wheel. The prefix of the later installation is unknown then."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:
-    """Return the text of each page by file name: one for the program, and one per command.
+    """Return the text of each page by file name. There is one page for the program, and one for each command.
 
     Args:
-        place: installed directory of documents and examples.
+        place: the directory of documents and examples after the installation.
     """
     top = extract_command(build_parser(()))
     top = replace(top, epilog=top.epilog.replace(find_documents(), place))
@@ -43,9 +44,9 @@ def write_all(share: Path, fish: Path, place: str = _BELOW_PREFIX) -> None:
     """Write the manual pages and the shell completions.
 
     Args:
-        share: /usr/local/share, or its equivalent.
-        fish: /etc/fish/completions, or its equivalent.
-        place: installed directory of documents and examples.
+        share: the directory for man pages and completions, such as /usr/local/share.
+        fish: the directory for fish's completions, such as /etc/fish/completions.
+        place: the directory of documents and examples after the installation.
     """
     files = {share / f"man/man{SECTION}/{name}": text for name, text in man_pages(place).items()}
     files |= {share / place: SCRIPTS[shell] for shell, place in PLACES.items()}
@@ -104,7 +105,7 @@ def _format_heading(argument: Argument) -> str:
 
 
 def _format_paragraph(text: str) -> str:
-    """Format a paragraph of an epilog as a section, or as part of one."""
+    """Format a paragraph of a command's epilog. Examples and exit statuses become sections of their own; other paragraphs become notes."""
     if text.startswith("examples:"):
         lines = (line.removeprefix("  ") for line in text.splitlines()[1:])
         return ".SH EXAMPLES\n.nf\n" + "\n".join(_escape_line(line) for line in lines) + "\n.fi"
@@ -119,7 +120,7 @@ def _format_bold(text: str) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """Escape the beginning of a line that man(7) could read as a request."""
+    """Escape a line, including a `.` or `'` at its beginning, which man(7) would read as a request."""
     escaped = _escape(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

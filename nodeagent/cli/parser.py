@@ -1,4 +1,4 @@
-"""The commands and their parser. A command's module is imported only when the command is used."""
+"""Commands and their argument parser. The module of a command is imported only if the user runs this command."""
 
 import argparse
 import importlib
@@ -41,18 +41,18 @@ COMMANDS = {
     "explain": "explain why a pod was admitted or refused, step by step, and show the changes that would admit it",
     "simulate": "try decisions on pods, or replay pod events, as the agent or kubelet 1.36 decides",
 }
-"""Help text of each subcommand. Its module nodeagent.cli.commands.NAME defines `add_arguments` and `run`."""
+"""Help text of each command. The module nodeagent.cli.commands.NAME defines the command's `add_arguments` and `run`."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser that adds a next step to each error about arguments."""
+    """Argument parser whose errors contain a next step."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"nodeagent: {printable(message)}\nhint: {self.prog} --help lists the arguments\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check a choice. The error for an unknown choice suggests the most similar choice instead of listing all choices."""
+        """Check that a value is one of the allowed choices. The error suggests the most similar choice instead of listing all choices."""
         if action.choices is not None and value not in action.choices:
             from nodeagent.formats.syntax.fields import suggest_nearest
 
@@ -61,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no '{value}'{meant}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
-        """Refuse unknown words, and suggest the nearest options."""
+        """Report unknown arguments as an error that suggests similar options, and exit."""
         from nodeagent.formats.syntax.fields import suggest_nearest
 
         options = [spelling for action in self._actions for spelling in action.option_strings]
@@ -69,7 +69,7 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(words)}{next(filter(None, meant), '')}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write a message. Report an error if writing to stdout fails, which argparse would ignore."""
+        """Write a message. If writing to stdout fails, raise the error, which argparse would ignore."""
         if file is sys.stdout:
             file.write(message)
         else:
@@ -77,12 +77,12 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of all commands. Only the named command gets its arguments."""
+    """Return the parser of all commands. Only the command named in `words` gets its arguments, because adding them takes time."""
     return build_parsers(words)[0]
 
 
 def build_parsers(words: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
-    """Return the parser of all commands, and the parser of each command by name."""
+    """Return the parser of all commands, and the parser of each command by name. Only the command named in `words` gets its arguments."""
     parser = CommandParser(
         prog="nodeagent",
         description="Pins pods to whole CPUs close to their memory.",

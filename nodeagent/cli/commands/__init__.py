@@ -1,1 +1,3 @@
-"""One module per command, with `add_arguments` and `run`. Large commands have a second module, which is imported when the command runs."""
+"""Commands, each in a module with `add_arguments` and `run`. A large command has a second module, which is imported only when the command
+runs.
+"""

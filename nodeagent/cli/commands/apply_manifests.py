@@ -44,7 +44,7 @@ Document = dict[str, Any]
 
 
 def apply_manifests(options: argparse.Namespace) -> int:
-    """Install the manifests that the command line names; see `install`.
+    """Install the manifests that the command line names, as described for `install`.
 
     Raises:
         NodeAgentError: the manifests are invalid, would be refused, or can't be installed.
@@ -56,9 +56,9 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     """Install manifests, report the results for their pods, and return the exit status.
 
     Args:
-        options: `force`, and the options for waiting, output and the agent.
-        files: manifests to install.
-        words: the command line as typed, which a hint repeats.
+        options: the parsed options `force`, and those for waiting, output and the agent.
+        files: the manifests to install.
+        words: the command line as typed, for a hint that repeats it.
 
     Raises:
         NodeAgentError: the manifests would be refused, or can't be installed.
@@ -95,7 +95,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
 def _try_changes(
     kind: str, files: Sequence[PodFile], place: ManifestPlace, node: WhatIfNode
 ) -> tuple[tuple[FileChange, ...], Document]:
-    """Make trial decisions on the pods of manifests. Installed pods that await a decision are tried first, because the agent will decide on
+    """Make trial decisions on the pods of manifests. Installed pods without a decision are tried first, because the agent will decide on
     them first.
     """
     held = read_installed(place)
@@ -130,7 +130,7 @@ _WAYS_OUT = {
     "anyway",
     "pin": "make room or ask for other amounts, as the lines above say, then pin the unit again; --force installs its manifest anyway",
 }
-"""Next step after a refusal, by command."""
+"""Next step after a refusal, by the command that the user ran."""
 
 
 def _report_refusal(options: argparse.Namespace, document: Document, refused: list[Document], command: str) -> int:
@@ -183,9 +183,7 @@ def _wait_for_decisions(
 
 
 def _has_effect(entry: PodEntry | None) -> bool:
-    """Tell whether a decision has taken effect: the pod was refused, or it was admitted and its first process was started on the pod's
-    CPUs.
-    """
+    """Tell whether a decision has taken effect: the pod was refused, or it was admitted and its first process was started."""
     if entry is None:
         return False
     launched = [status for container, status in entry.pairs() if container.is_launched]

@@ -1,4 +1,4 @@
-"""`nodeagent capture`: saves a node to one file, which every command that reads a node accepts with --machine."""
+"""`nodeagent capture`: saves the data of a node to one file. Every command that reads a node accepts this file with `--machine`."""
 
 import argparse
 import os
@@ -90,7 +90,7 @@ def _capture(options: argparse.Namespace) -> Capture:
 
 
 def _read_agent_state(options: argparse.Namespace) -> NodeView | None:
-    """Read the agent's state for the capture. None means that the state is unknown; the reason is then printed to stderr."""
+    """Read the agent's state for the capture. If the state is unknown, print the reason to stderr and return None."""
     try:
         return read_node(options)
     except NodeAgentError as err:

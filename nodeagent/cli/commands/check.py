@@ -31,7 +31,9 @@ from nodeagent.views.check.node_check import describe_checks, is_fit, render_nod
 from nodeagent.views.check.verdicts import CheckResult, NodeFacts, Purpose
 
 _RECORD = "run/nodeagent-check.json"
-"""Path, relative to the root, of the record of original values of changed settings. A reboot removes the record and resets the settings."""
+"""File, relative to the root directory, in which `--fix` records the original values of the settings that it changes. A reboot removes the
+file and resets the settings.
+"""
 _MAX_RECORD_BYTES = 1 << 20
 
 
@@ -75,7 +77,7 @@ next: nodeagent topology draws the machine, nodeagent config validate judges the
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the node, and apply fixes on request.
+    """Check the node and print the results. On request, apply or undo fixes first.
 
     Raises:
         NodeAgentError: the machine can't be read, or a setting can't be written.
@@ -100,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def apply_fixes(found: tuple[CheckResult, ...], root: str = "/") -> None:
-    """Write the new value of each setting that a check proposes to fix, and print the change. The original values are recorded first.
+    """Write the settings that the checks propose, and print each change. The original values are recorded first, so that they can be
+    restored.
 
     Raises:
         SysfsError: a write failed.
@@ -145,7 +148,7 @@ def _find_record(root: str) -> str:
 
 
 def _read_record(root: str) -> dict[str, str]:
-    """Return the recorded values by path. An invalid record counts as missing."""
+    """Return the recorded original values by path. An invalid record counts as missing."""
     content = state_files.read(_find_record(root), max_bytes=_MAX_RECORD_BYTES)
     try:
         record = json.loads(content or b"{}")
@@ -194,8 +197,8 @@ def _find_facts(options: argparse.Namespace) -> NodeFacts:
 
 
 def _format_start_command(options: argparse.Namespace) -> str:
-    """Return the next step towards a first configuration. For this node, the text contains a command and its undo command. For a copied or
-    captured node, the text is a hint.
+    """Return the next step for a user who has no configuration yet. For this node, it is a command, followed by the command that undoes it.
+    For a copied or captured node, it is a hint.
     """
     if options.machine is not None:
         return "name a configuration with --config FILE"
@@ -208,8 +211,8 @@ def _format_start_command(options: argparse.Namespace) -> str:
 
 
 def _format_validate_command(options: argparse.Namespace) -> str:
-    """Return the command that validates the configuration on this machine. The result is empty for a captured configuration, because the
-    capture contains no file to validate.
+    """Return the command that validates the configuration on the selected machine. The result is empty for a captured configuration,
+    because there is no file to validate.
     """
     if options.config is None and options.machine is not None:
         return ""
@@ -234,7 +237,9 @@ def _read_selected_settings(options: argparse.Namespace) -> Settings:
 
 
 def _find_node(options: argparse.Namespace, topology: Topology) -> KnownNode:
-    """Return the node with the configuration of `--config`, or else of the running agent, or else of the default configuration file."""
+    """Return the selected node. Its configuration is the file named with `--config`, or else the running agent's configuration, or else the
+    node's configuration file.
+    """
     if options.config is not None:
         return node_of(load_config(options.config), topology, options.config)
     try:

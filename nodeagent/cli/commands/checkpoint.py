@@ -1,4 +1,4 @@
-"""`nodeagent checkpoint`: verifies a state file, shows its content, and converts it to another version."""
+"""`nodeagent checkpoint`: verifies a state file of nodeagent or kubelet, shows its content, or converts it to another version."""
 
 import argparse
 import shlex
@@ -126,7 +126,7 @@ def _read_file(path: str) -> Checkpoint:
 
 @contextmanager
 def _prefix_errors(path: str) -> Iterator[None]:
-    """Prefix errors with the path of the file."""
+    """Add the file's path to the beginning of errors about checkpoints."""
     try:
         yield
     except CheckpointError as err:

@@ -1,8 +1,8 @@
-"""`nodeagent completion`: prints a shell's completion script, and answers the queries of the script.
+"""`nodeagent completion`: prints a shell's completion script, and answers the queries of this script.
 
-At each TAB, the scripts run `nodeagent completion words -- WORD…`, which prints replacements of the last word. The first line of the answer
-is the kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line
-contains a word, a tab and the meaning of the word.
+When the user presses TAB, the script runs `nodeagent completion words -- WORD…`. The answer completes the last word. Its first line is the
+kind of completions: words, files, directories or commands. The shell itself completes the last three kinds. Each further line contains a
+word, a tab and the meaning of the word.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from nodeagent.cli.support.definitions import Argument, Command, extract_command
 from nodeagent.cli.support.known_names import find_named_pods, find_reservations
 
 _QUERY = "words"
-"""Argument with which a completion script asks for completions. Users pass the name of a shell instead."""
+"""Argument with which a completion script asks for completions. In its place, users give the name of a shell."""
 _FILES = frozenset({"FILE", "PATH", "-"})
-"""Placeholders in help texts that stand for files. Every placeholder with a dot stands for a file, too."""
+"""Placeholders of arguments that are files. Placeholders that contain a dot, such as `A.yaml`, stand for files, too."""
 
 
 class Candidates(Struct, frozen=True):
@@ -54,7 +54,7 @@ def _parse_shell(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a script, or the answer to a script's query."""
+    """Print a completion script, or the answer to its query."""
     if options.shell != _QUERY:
         sys.stdout.write(SCRIPTS[options.shell])
         return 0
@@ -71,8 +71,8 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
     """Find the possible completions of the last word.
 
     Args:
-        command: command whose arguments are completed.
-        words: words before the cursor, without the name of the command. The last one may be empty.
+        command: the command whose arguments are completed.
+        words: the words before the cursor, without the command's name. The last word may be empty.
     """
     *before, current = _join_words(words)
     spelled = {spelling: option for option in command.options for spelling in option.spellings}
@@ -117,8 +117,8 @@ def find_candidates(command: Command, words: list[str]) -> Candidates:
 
 
 def _join_words(words: list[str]) -> list[str]:
-    """Join the words into which bash splits an option, such as `--output`, `=`, `json`. If the last word is the value of such an option,
-    this word stays separate, as bash expects.
+    """Join the words into which bash splits an option, such as `--output`, `=` and `json`. If the last of `words` is an option's value, it
+    stays a separate word, because bash completes only the value.
     """
     joined: list[str] = []
     index = 0
@@ -175,7 +175,9 @@ def _find_kind(metavar: str) -> str:
 
 
 def _complete_pod(current: str, given: Mapping[str, str]) -> Candidates:
-    """Complete the shortest unique name of a pod. If no short name matches, complete the full name (namespace/name)."""
+    """Complete the name of a pod, preferably by its shortest unique form. If no short name matches, complete the full name
+    (namespace/name).
+    """
     pods = find_named_pods(given)
     names = [pod.name for pod in pods]
     short = [(pod.name if names.count(pod.name) == 1 else pod.full_name, "") for pod in pods]

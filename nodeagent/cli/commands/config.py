@@ -40,7 +40,7 @@ from nodeagent.views.check.placement import check_reserved_cpus
 from nodeagent.views.check.verdicts import Level, NodeFacts
 
 VERSION = 1
-"""Version of the document that `validate` prints."""
+"""Version of the document that `nodeagent config validate` prints."""
 
 _EPILOG = """\
 exit status: 0: success, the configuration is valid; 2: `validate`, `reload`: it is invalid, or can't be applied;
@@ -203,9 +203,7 @@ def _reload(options: argparse.Namespace) -> int:
 
 
 def _find_warnings(config: Config, topology: Topology) -> list[str]:
-    """Return the warnings about a valid configuration on a machine. The warnings name reserved CPUs that make other CPUs unusable for
-    pods.
-    """
+    """Return warnings about a valid configuration, namely about reserved CPUs that make other CPUs of the machine unusable for pods."""
     node = node_of(config, topology, "the configuration")
     facts = NodeFacts(topology, config=node.config, rules=node.rules)
     verdict = check_reserved_cpus(facts)
@@ -214,7 +212,7 @@ def _find_warnings(config: Config, topology: Topology) -> list[str]:
 
 
 def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | None:
-    """Ask the running agent to validate or to apply the configuration. Return its error. None means success."""
+    """Ask the running agent to validate or to apply the configuration, and return the agent's error. None means success."""
     try:
         call(
             socket,
@@ -236,18 +234,18 @@ def _ask_agent(socket: str, source: str, *, apply: bool) -> NodeAgentError | Non
 
 
 class _Candidate(Struct, frozen=True):
-    """A configuration to validate."""
+    """Configuration to validate."""
 
     source: str
     content: bytes
     hint: str
-    """Next step if the configuration is invalid."""
+    """Next step for the user if the configuration is invalid."""
     is_text: bool = True
-    """Whether the user wrote the configuration as text, so that errors state line numbers. Errors in a captured configuration don't."""
+    """Whether errors contain line numbers. For a captured configuration, they would mean nothing, because its text is generated."""
 
 
 def _find_candidate(options: argparse.Namespace) -> _Candidate:
-    """Return the named configuration, or else the configuration of the selected node."""
+    """Return the configuration that the command line names, or else the configuration of the selected node."""
     given = options.file or options.config
     if given is None and options.machine is not None:
         capture = read_machine_file(options.machine)[1]

@@ -16,11 +16,11 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import describe_container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
-"""Fields of the document, each of which can be printed alone."""
+"""Fields of the document. Each of them can also be printed alone."""
 
 
 class NoCpusError(NodeAgentError):
-    """The container lacks the requested CPUs, or the pod has several containers."""
+    """The container has no CPUs of the requested kind, or the pod has several containers and the user named none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the CPUs or memory nodes of a container.
 
     Raises:
-        NodeAgentError: the state is unknown, or the container has no CPUs of the requested kind now.
+        NodeAgentError: the state is unknown, or the container has no CPUs of the requested kind.
     """
     if options.output != "text" and (options.which != _CPUS or options.format is not None):
         options.parser.error(f"-o {options.output} prints all CPUs in each form: leave out the other options")
@@ -96,10 +96,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_container(entry: PodEntry, name: str | None) -> str:
-    """Return the name of the chosen container. Without a name, return the pod's only container.
+    """Return the name of the chosen container. If `name` is None, return the name of the pod's only container.
 
     Raises:
-        NodeAgentError: the pod has no such container, or has several containers and none is named.
+        NodeAgentError: the pod has no such container, or has several containers and `name` is None.
     """
     if name is not None:
         check_container(entry, name)

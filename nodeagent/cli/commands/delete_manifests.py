@@ -36,11 +36,11 @@ Document = dict[str, Any]
 
 
 Choose = Callable[[Sequence[InstalledFile], ManifestPlace], Sequence[NamedFile]]
-"""Function that returns the pods or files to remove, given the installed manifests."""
+"""Function that gets the installed manifests and their location, and returns the pods or files to remove."""
 
 
 def delete_manifests(options: argparse.Namespace) -> int:
-    """Remove the manifests that the command line names; see `uninstall`.
+    """Remove the manifests that the command line names, as described for `uninstall`.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
@@ -52,9 +52,9 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     """Remove manifests, report the pods that end, and return the exit status.
 
     Args:
-        options: options for waiting, output and the agent.
-        choose: function that returns the pods or files to remove.
-        typed: the command line as typed, which a hint repeats.
+        options: the parsed options for waiting, output and the agent.
+        choose: a function that returns the pods or files to remove.
+        typed: the command line as typed, for a hint that repeats it.
 
     Raises:
         NodeAgentError: there is no such pod, its manifest contains other pods, or it can't be removed.
@@ -110,7 +110,7 @@ def _find_place(options: argparse.Namespace) -> ManifestPlace:
 def _find_files(
     words: Sequence[NamedFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[InstalledFile, ...]:
-    """Find the files that contain the named pods and no other pods."""
+    """Find the manifest files of the named pods, and check that they contain no other pods."""
     chosen: dict[str, InstalledFile] = {}
     names: set[str] = set()
     for word in words:
@@ -201,7 +201,7 @@ def _describe_removal(files: Sequence[InstalledFile], held: Sequence[InstalledFi
 
 
 def _wait_for_pods(options: argparse.Namespace, place: ManifestPlace, ending: dict[str, PodEntry]) -> list[str]:
-    """Wait until the pods have ended, and return the names of the pods that are left."""
+    """Wait until the pods have ended or the time is over. Return the names of the pods that are left."""
 
     def left(state: NodeState) -> list[str]:
         present = {(entry.pod.uid, entry.decided_at_ms) for entry in state.entries}

@@ -1,6 +1,4 @@
-"""`nodeagent exec`: runs a command in a container's cgroup, so that the command's first instruction already runs on the
-container's CPUs.
-"""
+"""`nodeagent exec`: runs a command in a container's cgroup. Already the command's first instruction runs on the container's CPUs."""
 
 import argparse
 import os
@@ -17,7 +15,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 
 
 class ExecError(NodeAgentError):
-    """The command was not started."""
+    """The command was not started in the container."""
 
     exit_status = EXIT_NOT_ENTERED
 
@@ -45,7 +43,7 @@ next: nodeagent inspect POD shows the container's CPUs and state"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Enter the container's cgroup, and become the command.
+    """Enter the container's cgroup, and replace this process by the command.
 
     Raises:
         NodeAgentError: the container can't be entered, or the command cannot be run.

@@ -1,5 +1,5 @@
-"""`nodeagent explain`: explains the steps of a decision (hints, merge, CPUs and memory). For a refused pod, it also finds changes with
-which the pod would be admitted.
+"""`nodeagent explain`: explains the steps of a decision (hints, merge, allocation of CPUs and memory). For a refused pod, it also finds
+changes with which the pod would be admitted.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def _explain_existing(node: WhatIfNode, name: str, listed_by: str) -> Iterator[E
 
 
 def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[str, ...], Document | None]:
-    """Explain why the pod's changed manifest was refused. If the change is a resize, make another trial decision on it."""
+    """Explain why a running pod's changed manifest was refused. If the change is only a resize, try it again, and describe the result."""
     change = entry.refused_change
     if change is None:
         return (), None
@@ -116,7 +116,7 @@ def _explain_refused_change(node: WhatIfNode, entry: PodEntry) -> tuple[tuple[st
 
 
 def _explain_new(node: WhatIfNode, pods: tuple[ManifestPod, ...]) -> Iterator[ExplainedPod | ResizedPod]:
-    """Yield the trial decision on each pod. Each decision assumes that the pods before it are running."""
+    """Make a trial decision on each pod, and yield the explanation. Each decision assumes that the pods before it are running."""
     what_if = node.what_if
     with Progress("pods", len(pods)) as progress:
         for found in pods:

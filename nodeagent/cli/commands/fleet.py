@@ -1,4 +1,4 @@
-"""`nodeagent fleet`: shows the pods of several nodes, the number of further pods that fit on each node, and differences between nodes.
+"""`nodeagent fleet`: shows the pods of several nodes, how many copies of pods would fit on each node, and the differences between nodes.
 Nodes are read from captures or over ssh.
 """
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the chosen view of the nodes, then the nodes that could not be read.
+    """Print the chosen view of the nodes, and report the nodes that could not be read.
 
     Raises:
         NodeAgentError: the pods can't be read.
@@ -138,7 +138,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _print_document(document: Document, options: argparse.Namespace, unread: Sequence[UnreadNode]) -> None:
-    """Print the document, and last the nodes that could not be read, so that these nodes aren't overlooked."""
+    """Print the document. Then report the nodes that could not be read, because users easily overlook them at the top of a long output."""
     render = {"inspect": render_inspection, "capacity": render_capacity, "diff": render_difference}[options.action]
     if document["nodes"] or options.output != "text":
         width = text_width()

@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class NothingComparedError(NodeAgentError):
-    """The allocated values are known, but not the actual values."""
+    """Nothing was compared with the allocated values, because the pods' cgroups can't be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the allocated values were compared with actual values. A copy of a node may lack the actual values.
+    """Check that the allocated values were compared with actual values. A copy of a node is excepted, because it may lack the actual
+    values.
 
     Raises:
         NothingComparedError: the pods' cgroups can't be read.
@@ -143,7 +144,9 @@ def check_compared(document: Document) -> None:
 
 
 def _inspect_settled(options: argparse.Namespace) -> Document:
-    """Inspect the node until two successive readings show the same differences, because the agent may still be carrying out a decision."""
+    """Inspect the node. If there are differences, repeat this until two readings show the same ones, because the agent may still be
+    carrying out a decision.
+    """
     read = ViewReader(options.pod)
     known = read_node_for_display(options, read)
     document = _inspect_once(known, options)

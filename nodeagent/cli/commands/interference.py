@@ -1,4 +1,6 @@
-"""`nodeagent interference`: counts foreign tasks and interrupts on exclusive CPUs. These don't belong to the owner of the CPUs."""
+"""`nodeagent interference`: counts the foreign tasks and interrupts on exclusive CPUs, namely those that don't belong to the owner of the
+CPUs.
+"""
 
 import argparse
 import signal
@@ -87,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_complete(document: Mapping[str, Any]) -> None:
-    """Check that the count is complete.
+    """Check that nothing was left out of the count.
 
     Raises:
         InterferenceError: the kernel's tables were full, or allocations changed during the count.
@@ -105,7 +107,7 @@ def check_complete(document: Mapping[str, Any]) -> None:
 
 
 def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus, ...]:
-    """Return the exclusive CPUs of a pod, or of all pods if the pod is None.
+    """Return the exclusive CPUs of a pod. If `pod` is None, return those of all pods.
 
     Raises:
         NodeAgentError: there is no such pod, or it has no exclusive CPUs.
@@ -123,8 +125,8 @@ def find_exclusive_cpus(view: NodeView, pod: str | None) -> tuple[ExclusiveCpus,
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals that would end the command before the kernel's tracing settings are restored. During the count, such a signal only
-    ends the wait.
+    """Block SIGINT, SIGTERM and SIGHUP, so that they can't end the command before it has restored the kernel's tracing settings. During the
+    count, such a signal only ends the wait.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:

@@ -1,7 +1,7 @@
 """`nodeagent job`: asks the agent to move this process to the requested CPUs and memory, and then replaces this process by the command.
 
-Many jobs are short, so the command must start fast. A job with plain options only (`read_plain_words`) loads neither the command line's
-parser nor other unneeded modules. Functions for other options and for errors import their modules themselves.
+Many jobs are short, so the command must start fast. For a job with only plain options (`read_plain_words`), neither the argument parser nor
+other unneeded modules are loaded. Functions for other options and for errors therefore import their modules themselves.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ if TYPE_CHECKING:
 
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz0123456789"
 _REPORT_LINE = "-"
-"""Value of `--report` without a file name. The report is then printed as one line to stderr."""
+"""Value of `--report` if the user gives no file name. The report is then one line on stderr."""
 _LONGEST_STEM = 40
-"""Maximum number of characters of the command's name in a generated pod name. Together with the process ID, the name is far below a pod's
-limit of 253 characters.
+"""Maximum number of characters that a generated pod name takes from the command's name. With the process ID appended, the name is far below
+the limit of 253 characters.
 """
 
 
 _ASK_AGAIN_SECONDS = 0.5
-"""Seconds between two attempts to reach an agent that restarts while a job waits."""
+"""Shortest time, in seconds, between two attempts to reach the agent, if the agent is restarted while a job waits."""
 
 
 class JobError(NodeAgentError):
-    """A job was not started."""
+    """The job was not started."""
 
     exit_status = EXIT_NOT_ENTERED
 
 
 class JobRefusedError(JobError):
-    """The agent refused the pod of the job."""
+    """The agent refused the job's pod."""
 
 
 class PlainOptions:
-    """Options of a job, with the names that the parser uses. None means that an option isn't given."""
+    """Options of a job that was started with plain options only. The attributes have the same names as in the argument parser. None means
+    that the user didn't give the option.
+    """
 
     cpus: str | None = None
     memory: str | None = None
@@ -76,11 +78,14 @@ _PLAIN = {
     f"--{name.replace('_', '-')}": name
     for name in ("cpus", "memory", "hugepages_2Mi", "hugepages_1Gi", "numa", "near", "name", "socket", "device")
 }
-"""Attribute of `PlainOptions` for each plain option. For these options, the argument parser would check only that a value is given."""
+"""Attributes of `PlainOptions`, by plain option. These options need no argument parser, because it would only check that a
+value is given.
+"""
 
 
 def read_plain_words(words: Sequence[str]) -> PlainOptions | None:
-    """Read the words after `job` if they have the plain form. None means that the words have another form, which only the parser reads.
+    """Read the words after `job` without the argument parser, if they have the plain form. None means that the argument parser must read
+    them.
 
     In the plain form, each option is a plain option, spelled in full and with a value, and a command follows after `--`.
     """
@@ -312,7 +317,7 @@ reports"""
 
 
 def run_plain(options: PlainOptions) -> NoReturn:
-    """Request the job of `read_plain_words`, enter the job, and become the command.
+    """Request the job that `read_plain_words` returned, enter its cgroup, and replace this process by the command.
 
     Raises:
         NodeAgentError: the job was refused, or the command cannot be run; see `explain_failure`.
@@ -322,7 +327,9 @@ def run_plain(options: PlainOptions) -> NoReturn:
 
 
 def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namespace) -> NodeAgentError:
-    """Explain a refusal on stderr, and return the error to report. An invalid value of an option is reported as a usage error."""
+    """Return the error to report for a job that failed. A refusal is explained on stderr before, and an invalid value of an option becomes
+    a usage error.
+    """
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
     if hasattr(err, "exit_status"):
@@ -335,7 +342,7 @@ def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namesp
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the job, enter the job, and become the command.
+    """Request the job, enter its cgroup, and run the command there.
 
     Raises:
         NodeAgentError: the job was refused, or the command cannot be run.
@@ -387,7 +394,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_report_files(path: str, repeats: int) -> None:
-    """Check that the reports can be written, before anything runs.
+    """Check that the report files can be written, so that no run is made in vain.
 
     Raises:
         JobError: a report can't be created, or an existing file can't be replaced.
@@ -426,7 +433,7 @@ def _check_report_files(path: str, repeats: int) -> None:
 
 
 def _read_threads(text: str) -> str:
-    """Return the setting of idle siblings for the number of threads per core, `1` or `all`.
+    """Convert the value of `--threads-per-core`, `1` or `all`, to the setting that determines whether siblings stay idle.
 
     Raises:
         argparse.ArgumentTypeError: the text is neither 1 nor all.
@@ -440,7 +447,7 @@ def _read_threads(text: str) -> str:
 
 
 def _read_word(text: str) -> str:
-    """Return the value of an option that the agent gets as one word of a list.
+    """Check that a value contains no comma, because the agent gets it as one item of a comma-separated list. Return the value.
 
     Raises:
         argparse.ArgumentTypeError: the value contains a comma, which would begin another setting.
@@ -453,7 +460,7 @@ def _read_word(text: str) -> str:
 
 
 def _read_profile(text: str) -> str:
-    """Return the name of a profile.
+    """Check the name of a profile, and return it.
 
     Raises:
         argparse.ArgumentTypeError: no profile can have this name.
@@ -468,10 +475,10 @@ def _read_profile(text: str) -> str:
 
 
 def _read_reservation(text: str) -> str:
-    """Return the name of a reservation.
+    """Check the name of a reservation, and return it.
 
     Raises:
-        argparse.ArgumentTypeError: the name is empty, which would mean no reservation.
+        argparse.ArgumentTypeError: the name is empty. The agent would take this for a job without a reservation.
     """
     import argparse
 
@@ -481,7 +488,7 @@ def _read_reservation(text: str) -> str:
 
 
 def _read_scheduler(text: str) -> tuple[str, str]:
-    """Return the setting for the scheduling policy, as a pair of its name and value.
+    """Check a scheduling policy such as `fifo:10`, and return the setting as a pair of its name and value.
 
     Raises:
         argparse.ArgumentTypeError: there is no such policy.
@@ -496,7 +503,7 @@ def _read_scheduler(text: str) -> tuple[str, str]:
 
 
 def _read_nice(text: str) -> tuple[str, int]:
-    """Return the setting for the nice value, as a pair of its name and value.
+    """Parse a nice value, and return the setting as a pair of its name and value.
 
     Raises:
         argparse.ArgumentTypeError: the text is not a nice value.
@@ -513,8 +520,8 @@ def _read_nice(text: str) -> tuple[str, int]:
 
 
 def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> Any:
-    """Request a job, and wait until the agent has enough free CPUs and memory for it. If the agent is restarted during the wait, repeat the
-    request with the same ticket. By this text, the agent recognises the job.
+    """Request a job, and wait until the agent has enough free CPUs and memory for it. If the agent is restarted meanwhile, repeat the
+    request with the same ticket, a random text by which the agent recognises the job.
 
     Raises:
         ApiUnavailable: the agent doesn't answer at the first attempt.
@@ -541,7 +548,9 @@ def _ask_until_room(socket: str, seconds: float, asked: Mapping[str, Any]) -> An
 
 
 def _generate_name(command: str) -> str:
-    """Generate the name of the pod from the command's name and the ID of this process. The command keeps this process ID."""
+    """Generate a name for the job's pod, from the command's name and the ID of this process. The process ID stays the same when the command
+    replaces this process.
+    """
     name = os.path.basename(command).lower()  # noqa: PTH119 - a word
     stem = "-".join("".join(c if c in _OF_NAMES else " " for c in name).split())[:_LONGEST_STEM].strip("-")
     return f"{stem or 'job'}-{os.getpid()}"
@@ -606,15 +615,15 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
 
 
 def _list_quiet_words(options: PlainOptions | argparse.Namespace) -> str:
-    """Return the requested profile and core settings in the notation of the pod annotation `quiet`. The result is empty if none are
-    requested.
+    """Return the requested quiet profile and core settings in the notation of the pod annotation `quiet`. The result is empty if the user
+    requested none.
     """
     return ",".join(([options.quiet] if options.quiet else []) + list(options.settings or ()))
 
 
 def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Namespace) -> Mapping[str, Any]:
-    """Apply the settings that belong to this process, and report on stderr the settings that aren't available for this job. Return the
-    answer with all applied settings.
+    """Apply the quiet settings that concern only this process, and report on stderr the settings that aren't available for this job. Return
+    the agent's answer, updated with the settings that were applied.
 
     Raises:
         JobError: the agent doesn't support the option, or the job has no exclusive CPUs.
@@ -637,7 +646,9 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
 
 def _join_settings(names: Sequence[str]) -> str:
-    """Join the names of settings with commas. A setting with a name for each CPU appears once, with its CPUs, which may be hundreds."""
+    """Join the names of settings with commas. A setting of single CPUs is listed once, with its CPUs as ranges, because there may be
+    hundreds of them.
+    """
     from nodeagent.core.model.idset import CpuSet
 
     cpus: dict[str, list[int]] = {}
@@ -657,7 +668,9 @@ _UNEXPLAINED_HINTS = {
     "ReservationOver": "make another one with `nodeagent reserve`",
     "StateNotSaved": "have root fix the error of the state file that the message describes (`df` shows full file systems), and try again",
 }
-"""Hints by reason of the refusal. With these reasons a job is refused although it would fit, so an explanation would show no shortage."""
+"""Hints for the reasons for which the agent refuses a job that would fit. Such a refusal isn't explained step by step, because no resource
+is short.
+"""
 _EARLY_HINT = "wait with `--wait`, or let the job end before the reservation begins (`--max-time`); `nodeagent queue` shows that time"
 _AGENT_HINT = "start the agent (`systemctl status nodeagent`), and try again"
 _OLD_AGENT_HINT = "is the agent older than this program? `sudo systemctl restart nodeagent`"
@@ -665,7 +678,7 @@ _MOVED_HINT = "another program may move processes or set their affinity; see `no
 
 
 def _explain_refusal(options: PlainOptions | argparse.Namespace) -> str:
-    """Explain the refusal step by step. The result is empty if this user may not read the node's state."""
+    """Explain the refusal step by step, as `nodeagent explain` does. The result is empty if this user may not read the node's state."""
     from pathlib import Path
 
     from nodeagent.cli.support.colour import text_width

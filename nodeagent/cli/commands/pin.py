@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
-    """Wait until other tasks have left the allocated CPUs, and the unit runs there."""
+    """Wait until other tasks have left the allocated CPUs, and the unit runs on them."""
     from nodeagent.cli.support.entering import EntryError, find_placement
     from nodeagent.cli.support.manifest_changes import read_manifest_node
     from nodeagent.cli.support.manifest_decisions import wait_for_agent
@@ -111,7 +111,8 @@ def _wait_until_pinned(options: argparse.Namespace, pod: Pod) -> None:
 
 
 def _find_main_name(options: argparse.Namespace) -> str:
-    """Return the unit's main name if systemd knows the unit, or else the given name.
+    """Return the unit's main name, because the given name may be an alias. For a unit that systemd doesn't know, return the given name if
+    `--allow-missing` is given.
 
     Raises:
         PinError: systemd doesn't know the unit, and --allow-missing isn't given.

@@ -1,4 +1,4 @@
-"""`nodeagent probe`: shows the NUMA placement of pods' memory, and on request measures the latency of CPUs."""
+"""`nodeagent probe`: shows on which NUMA nodes the memory of pods is, and on request measures the latency of CPUs."""
 
 import argparse
 import os
@@ -49,7 +49,7 @@ _INTERVAL_US = 1000
 
 
 class ProbeError(NodeAgentError):
-    """The memory or the latency can't be determined."""
+    """The location of memory or the latency of CPUs can't be determined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ def _parse_cpus(text: str) -> CpuSet:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Probe the memory or the CPUs, and print the results.
+    """Find the location of pods' memory, or measure the latency of CPUs, and print the results.
 
     Raises:
         NodeAgentError: the memory or the latency can't be determined.
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
-    """Return 0 if all of the containers' memory is on the allocated NUMA nodes, or the status for wrong placement.
+    """Return 0 if all of the containers' memory is on the allocated NUMA nodes, or EXIT_WRONG if some of it is on others.
 
     Raises:
         ProbeError: the NUMA placement of a container's memory is unknown.
@@ -160,7 +160,7 @@ def find_exit_status(memory: Iterable[ContainerMemory]) -> int:
 
 
 def read_earlier(path: NamedFile) -> Latency:
-    """Read an earlier measurement.
+    """Read an earlier measurement of latency, for a comparison.
 
     Raises:
         NodeAgentError: there is no such file, or it contains no latency measurement.
@@ -304,7 +304,7 @@ def _measure(probed: ProbedCpus, seconds: int, entering: tuple[str, ...]) -> Lat
 
 
 def parse_report(parse: Callable[[bytes], DelaysByCpu], report: bytes, cpus: CpuSet, tool: str) -> DelaysByCpu:
-    """Decode a tool's report, and check that it contains exactly the measured CPUs.
+    """Decode the report of a measuring tool, and check that it is about exactly the measured CPUs.
 
     Raises:
         ProbeError: the report has an unknown format, or contains other CPUs.

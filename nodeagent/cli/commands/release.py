@@ -156,7 +156,7 @@ def _restore_host_settings(options: argparse.Namespace) -> int:
 
 
 class _ReleaseReport:
-    """Reporter of the command's steps. With `-o json` or `-o yaml`, it also prints the outcome as a document."""
+    """Reporter of the command's steps. With `-o json` or `-o yaml`, it also prints a document with the outcome."""
 
     def __init__(self, options: argparse.Namespace, *, by_agent: bool) -> None:
         self._output = options.output
@@ -180,7 +180,7 @@ class _ReleaseReport:
             self.say(*(["would be done (dry run):", *lines] if lines else ["there are no pods"]))
 
     def removal(self, *, cgroups: str | None = None, file: str | None = None) -> None:
-        """Report that the cgroups or a file were removed."""
+        """Report that the agent's cgroups or a file were removed or, in a dry run, would be removed."""
         self._cgroups = cgroups or self._cgroups
         self._files += [file] if file else []
         what = f"the agent's cgroups below {cgroups}" if cgroups else file
@@ -191,7 +191,7 @@ class _ReleaseReport:
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Report the error that prevented the command from finding the pods."""
+        """Report the error because of which the pods are unknown."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 
@@ -200,7 +200,7 @@ class _ReleaseReport:
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Print the document at the end, also after an error."""
+        """Print the document when the `with` block ends, even if it ends with an error."""
         try:
             yield
         finally:
@@ -281,7 +281,7 @@ def _wait_for_end(
 
 
 class _Reporter:
-    """Reporter that prints the changes of pods from one state of the node to the next."""
+    """Reporter that gets the successive states of the node, and prints what has happened to the pods in between."""
 
     def __init__(self, answer: _ReleaseReport, state: NodeState, uids: frozenset[str]) -> None:
         self._answer = answer

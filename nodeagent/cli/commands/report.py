@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Compare the reports, and print the differences.
 
     Raises:
-        NodeAgentError: a report cannot be read, or the page would replace one.
+        NodeAgentError: a report cannot be read, or the HTML page would replace a report.
     """
     paths = (options.good, *options.bad)
     reports = [read_file(path) for path in paths]

@@ -21,7 +21,7 @@ from nodeagent.views.wording.reservations import render_reservations
 
 
 class ReserveError(NodeAgentError):
-    """The command can't send a request to the agent."""
+    """There is no user with the name that the command line contains."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

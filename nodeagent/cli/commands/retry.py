@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 class RetryError(NodeAgentError):
-    """The agent has not decided on the pod again."""
+    """The agent has not made another decision on the pod."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

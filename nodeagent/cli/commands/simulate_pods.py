@@ -94,13 +94,15 @@ def _decide_all(node: WhatIfNode, source: str, pods: Sequence[Pod], ended: tuple
 
 
 def _find_replaced(existing: Sequence[Pod], pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """Return the node's pods that have the same names as the given pods, and that the given pods would therefore replace."""
+    """Return the pods on the node that the given pods would replace, because they have the same names."""
     taken = frozenset[tuple[str, str]]().union(*map(keys_of, pods))
     return tuple(pod for pod in existing if not taken.isdisjoint(keys_of(pod)))
 
 
 def _compare_configurations(options: argparse.Namespace, pods: Sequence[Pod]) -> tuple[str, int]:
-    """Decide on the existing pods and then on the given pods, under each configuration. Return the comparison and the exit status."""
+    """Decide on all pods under each configuration, first on the existing and then on the given pods. Return the comparison as text, and the
+    exit status.
+    """
     configs = [load_config(path, absent_hint="name two files: --compare A.yaml B.yaml") for path in options.compare]
     machine = read_what_if_machine(options, otherwise=options.compare[0])
     ended = _find_replaced(machine.pods, pods)

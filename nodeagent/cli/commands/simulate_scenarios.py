@@ -1,4 +1,6 @@
-"""`nodeagent simulate FILE`: replays scenarios line by line. Options can replace the machine and the rules of the scenarios."""
+"""`nodeagent simulate FILE`: replays scenarios, one per line of the file. Options can replace the machine, the configuration and the errata
+that the scenarios name.
+"""
 
 import argparse
 import shlex
@@ -35,9 +37,9 @@ from nodeagent.views.simulate.scenario_text import (
 )
 
 MAX_LINE_BYTES = 16 * 2**20
-"""Maximum size of a scenario's line. A scenario with a thousand CPUs and a thousand pods has a tenth of this size."""
+"""Maximum size in bytes of a line with one scenario. A scenario with a thousand CPUs and a thousand pods has a tenth of this size."""
 IN_FULL = 10
-"""Number of scenarios reported in full. Each further scenario gets one line."""
+"""Number of scenarios that are reported in full. Each further scenario gets one line."""
 
 
 class SimulateInputError(NodeAgentError):
@@ -52,14 +54,14 @@ class SimulateInputError(NodeAgentError):
 
 
 class Replacements(Struct, frozen=True):
-    """Values with which the options replace the values of each scenario. None means that the scenario's own value is used."""
+    """Values from options, which replace the values in each scenario. None means that each scenario keeps its own value."""
 
     machine: WhatIfMachine | None
     config: Config | None
     errata: Errata | None
 
     def read(self, line: bytes, where: str) -> Scenario:
-        """Decode a line as a scenario, and replace the values for which options are given.
+        """Decode a line as a scenario, and replace the values for which the user gave options.
 
         Raises:
             ScenarioError: the line isn't a scenario.
@@ -90,7 +92,7 @@ class _TextReport:
         self._width = text_width()
 
     def render(self, scenario: Scenario, number: int) -> str:
-        """Render the outcome of the scenario with this line number."""
+        """Replay the scenario, and format its outcome. `number` is the number of its line."""
         found = replay_to_end(scenario)
         self._totals = self._totals.with_result(found)
         if self._totals.scenarios <= IN_FULL:
@@ -104,7 +106,7 @@ class _TextReport:
         return f"\n{BRIEF_NOTE}\n-o json has everything{one}\n\n{line}"
 
     def render_totals(self) -> str:
-        """Render the totals of all scenarios."""
+        """Format the totals of all scenarios. The result is empty for a single scenario."""
         return f"\n{render_totals(self._totals, self._width)}" if self._totals.scenarios > 1 else ""
 
 
@@ -154,7 +156,7 @@ def _format_result(result: Mapping[str, object], output: str) -> str:
 
 
 def _read_lines(path: NamedFile) -> Iterator[tuple[int, bytes]]:
-    """Yield every line that isn't blank, with its number."""
+    """Yield the lines that aren't blank, each with its number."""
     try:
         with nullcontext(sys.stdin.buffer) if path.is_stdin else Path(path).open("rb") as file:
             number = 1

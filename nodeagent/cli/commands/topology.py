@@ -1,4 +1,4 @@
-"""`nodeagent topology`: shows the topology of a machine as the agent sees it, with the owner of each CPU if known."""
+"""`nodeagent topology`: shows the topology of a machine as the agent sees it. If the owners of CPUs are known, they are shown, too."""
 
 import argparse
 import sys
@@ -116,7 +116,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices by PCI address. The result is empty if the owners are unknown; `_find_cpu_owners` reports the reason."""
+    """Return the owners of devices by PCI address. The result is empty if the owners are unknown, for a reason that `_find_cpu_owners`
+    reports.
+    """
     from nodeagent.views.topology.devices import find_device_owners
 
     try:
@@ -147,7 +149,7 @@ def _find_device_sections(
 
 
 def _format_node_resource_topology(args: argparse.Namespace) -> str:
-    """Format the NodeResourceTopology of a node with known allocations."""
+    """Format the selected node as a NodeResourceTopology, in YAML."""
     from nodeagent.tools.export.node_resource_topology import node_resource_topology
 
     if args.topology is not None:
@@ -160,7 +162,7 @@ def _format_node_resource_topology(args: argparse.Namespace) -> str:
 
 
 def _format_resource_slices(args: argparse.Namespace) -> str:
-    """Format the ResourceSlices of a node as Kubernetes manifests."""
+    """Format the ResourceSlices of the selected node, in YAML."""
     from nodeagent.cli.support.node.devices import read_selected_devices
     from nodeagent.tools.export.resource_slices import resource_slices
 
@@ -181,7 +183,7 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
 
 
 def _find_node_name(known: NodeView, why: str) -> str:
-    """Return the name under which kubelet would register the node."""
+    """Return the name under which kubelet would register the node. `why` says in the error for a missing name what needs it."""
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",
@@ -191,7 +193,9 @@ def _find_node_name(known: NodeView, why: str) -> str:
 
 
 def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU. None means that the owners are unknown; the reason is then printed to stderr."""
+    """Return the owner of each CPU as a label. If the owners are unknown, return None, and print the reason to stderr where it helps the
+    user.
+    """
     if args.topology is None:
         try:
             known = read_node(args)

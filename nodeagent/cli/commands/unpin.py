@@ -11,7 +11,7 @@ from nodeagent.errors import NodeAgentError
 
 
 class UnpinError(NodeAgentError):
-    """The unit is not pinned."""
+    """The unit is not pinned by nodeagent."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

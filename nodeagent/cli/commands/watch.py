@@ -22,20 +22,23 @@ from nodeagent.views.inspect.watch_text import JUST_BEGUN, SORTS, DisplaySetting
 _PLAIN_WIDTH = 120
 _INTERVAL_SECONDS = 1.0
 _FIRST_SECONDS = 0.25
-"""Seconds over which the rates of the first frame are measured. The kernel counts CPU time in hundredths of a second."""
+"""Time, in seconds, over which the rates of the first frame are measured. It must be much longer than the kernel's unit of CPU time, a
+hundredth of a second.
+"""
 _LEAST_PAUSE_SECONDS = 0.1
-"""Shortest pause between two refreshes, in seconds. Keys are read during the pause, which is therefore kept even if refreshes are slow."""
+"""Shortest pause between two refreshes, in seconds. Keys are read only during the pause, so there is a pause even if refreshes are slow."""
 
 
 class WatchError(NodeAgentError):
-    """There is no terminal to draw on."""
+    """The live display needs a terminal, but stdout or stdin isn't one."""
 
 
 def watch(options: argparse.Namespace) -> int:
-    """Draw until `q` or Ctrl-C, or print the requested number of frames.
+    """Refresh the display until the user presses `q` or Ctrl-C, or print the requested number of frames.
 
     Raises:
-        NodeAgentError: the first observation failed, or there is no terminal. Later failures are shown, and the observation is repeated.
+        NodeAgentError: the first observation failed, or there is no terminal. Later failures are only shown, and the observation is
+            repeated.
     """
     if options.frames is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise WatchError(
@@ -64,7 +67,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 class Watcher:
-    """Observer of the node that compares each observation with the previous one. On request, it also counts the interference between two
+    """Observer of the node, which computes rates since its previous observation. On request, it also counts the interference between two
     observations.
     """
 
@@ -75,7 +78,7 @@ class Watcher:
         self._last: Poll | None = None
 
     def look(self) -> Poll:
-        """Observe the node once, and compare with the previous observation.
+        """Observe the node, and compute rates since the previous observation.
 
         Raises:
             NodeAgentError: the node can't be read.
@@ -104,7 +107,7 @@ class Watcher:
         return poll
 
     def try_again(self) -> Poll:
-        """Observe the node. If the observation fails, return the last successful observation together with the reason of the failure."""
+        """Observe the node. If this fails, return the last successful observation, together with the reason of the failure."""
         assert self._last is not None
         try:
             return self.look()

@@ -1,1 +1,1 @@
-"""Code that commands share: options, files, the state of nodes, trial decisions, and output."""
+"""Code that commands share: options, files, access to nodes, trial decisions, and output."""

@@ -9,7 +9,7 @@ from nodeagent.cli.support.help_text import HelpText
 def add_actions(
     parser: argparse.ArgumentParser, helps: Mapping[str, str], *, epilog: str
 ) -> dict[str, argparse.ArgumentParser]:
-    """Add a command's actions with their help texts and a common epilog. Returns their parsers by name."""
+    """Add subcommands (actions) to a command's parser, with their help texts and a common epilog. Return their parsers by name."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     made = {
         name: actions.add_parser(

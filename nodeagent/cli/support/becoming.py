@@ -1,6 +1,7 @@
-"""Replacement of nodeagent by another command, at the end of `exec` and `job`. Other container tools use the same exit statuses.
+"""Replacement of nodeagent's process by another command, at the end of `exec` and `job`. The exit statuses are the same as for other
+container tools.
 
-`job` loads this module at every start, so the module imports little, for instance only the C part of the module `signal`.
+`job` loads this module at every start, so the module imports little. For instance, it imports only the C part of the module `signal`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_NOT_ENTERED = 125
-"""Exit status for a failure of nodeagent itself, before the command runs."""
+"""Exit status if nodeagent itself fails before the command runs."""
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
 

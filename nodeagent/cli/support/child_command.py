@@ -1,5 +1,5 @@
-"""The command of a job as a child process. The parent waits for the child, passes signals on, and ends with the exit status or signal of
-the child.
+"""Command of a job that runs as a child process. The parent waits for the child, passes signals on, and ends with the exit status or signal
+of the child.
 """
 
 import os
@@ -8,12 +8,12 @@ import signal
 from typing import Any
 
 PASSED_ON = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that are passed on to the command. Signals from the terminal reach the command without this, because the command is in the same
-process group.
+"""Signals that are passed on to the command. Signals that the terminal sends reach the command anyway, because it is in the same process
+group.
 """
 _WAITED = frozenset({*PASSED_ON, signal.SIGCHLD})
 _SI_KERNEL = 0x80
-"""`si_code` of a signal that the kernel has sent, for instance after Ctrl-C."""
+"""Value of `si_code` for a signal that the kernel itself has sent, for instance after Ctrl-C."""
 
 
 def block_signals() -> tuple[Any, set[int | signal.Signals]]:
@@ -36,7 +36,7 @@ def fork_child(before: tuple[Any, set[int | signal.Signals]]) -> int | None:
 
 
 def close_input_and_output() -> None:
-    """Close stdin and stdout, so that a reader of the command's output gets EOF when the command ends."""
+    """Close stdin and stdout of this process. Otherwise, a reader of the command's output would get no EOF when the command ends."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for stream in (0, 1):
         os.dup2(nothing, stream)
@@ -44,7 +44,7 @@ def close_input_and_output() -> None:
 
 
 def wait_for_end(child: int) -> None:
-    """Wait for the child's end, and pass on signals sent to this process. The caller still has to reap the child (waitpid(2))."""
+    """Wait until the child ends, and pass on signals sent to this process. The caller still has to reap the child (waitpid(2))."""
     while True:
         got = signal.sigwaitinfo(_WAITED)
         if got.si_signo == signal.SIGCHLD:
@@ -55,10 +55,11 @@ def wait_for_end(child: int) -> None:
 
 
 def end_as(status: int) -> int:
-    """Return the exit status of an ended child. If a signal ended the child, end this process by the same signal, without a core dump.
+    """Return the exit status of a child that has ended. If a signal ended the child, end this process by the same signal, without a core
+    dump.
 
     Args:
-        status: the status of waitpid(2).
+        status: the status from waitpid(2).
     """
     if not os.WIFSIGNALED(status):
         return os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""Points in time, formatted as text."""
+"""Points in time as text."""
 
 import time
 

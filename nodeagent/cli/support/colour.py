@@ -1,4 +1,4 @@
-"""Colours and width of text output, by option and by the usual conventions."""
+"""Colours and width of text output, as options, environment variables and the terminal determine them."""
 
 import argparse
 import os
@@ -16,21 +16,23 @@ def add_color_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_colour(choice: str) -> bool:
-    """Return whether to colour stdout. NO_COLOR (https://no-color.org) and TERM=dumb turn colours off."""
+    """Return whether to colour stdout. `choice` is the value of `--color`. With `auto`, only a terminal is coloured, unless NO_COLOR
+    (https://no-color.org) or TERM=dumb is set.
+    """
     if choice != "auto":
         return choice == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def find_terminal_width() -> int | None:
-    """Return the columns of stdout's terminal (COLUMNS takes precedence). None means that stdout isn't a terminal, or that its width is
-    unknown.
+    """Return the width of stdout's terminal in columns, where the variable COLUMNS takes precedence. None means that stdout isn't a
+    terminal, or that its width is unknown.
     """
     return read_columns() if sys.stdout.isatty() else None
 
 
 def read_columns() -> int | None:
-    """Return COLUMNS, or else the columns of the terminal in which the command runs. None means that they are unknown."""
+    """Return the value of the variable COLUMNS, or else the width of stdout's terminal in columns. None means that neither is known."""
     named = os.environ.get("COLUMNS", "")
     if named.isdecimal() and int(named):
         return int(named)
@@ -40,5 +42,5 @@ def read_columns() -> int | None:
 
 
 def text_width() -> int:
-    """Return the width of text output in columns: the width of stdout's terminal, or 80 without a terminal."""
+    """Return the width of text output in columns, namely the width of stdout's terminal, or 80 if stdout isn't a terminal."""
     return find_terminal_width() or 80

@@ -64,6 +64,6 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 """Text of the completion script, by shell."""
 
 PLACES = {"bash": "bash-completion/completions/nodeagent", "zsh": "zsh/site-functions/_nodeagent"}
-"""Path of each shell's script below /usr/share or /usr/local/share."""
+"""Path at which the script is installed for bash and zsh, below /usr/share or /usr/local/share."""
 FISH_PLACE = "nodeagent.fish"
-"""File name in /etc/fish/completions, because fish doesn't search /usr/local/share."""
+"""File name of the script for fish. It is installed in /etc/fish/completions, because fish doesn't search /usr/local/share."""

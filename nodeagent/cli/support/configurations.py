@@ -1,4 +1,4 @@
-"""Readers of configurations: the node's own configuration, or a named file or pipe."""
+"""Readers of configurations: a file, or a pipe that the user names."""
 
 from nodeagent.cli.support.named_files import read_named
 from nodeagent.core.model.config import Config
@@ -11,8 +11,8 @@ def load_config(path: str, *, absent_hint: str = ABSENT_HINT) -> Config:
     """Read and parse a configuration.
 
     Args:
-        path: file or pipe.
-        absent_hint: next step if the file doesn't exist.
+        path: the file, or a pipe that the user named.
+        absent_hint: the next step for the user if the file doesn't exist.
 
     Raises:
         StartError: the file is missing or invalid. The message has one finding per line.
@@ -30,8 +30,8 @@ def read_config(path: str, *, absent_hint: str = ABSENT_HINT) -> bytes:
     """Read a configuration as text, without parsing it.
 
     Args:
-        path: file or pipe.
-        absent_hint: next step if the file doesn't exist.
+        path: the file, or a pipe that the user named.
+        absent_hint: the next step for the user if the file doesn't exist.
 
     Raises:
         StartError: the file is missing or cannot be read.

@@ -1,4 +1,4 @@
-"""Counts of the tasks and interrupts on exclusive CPUs, from the kernel's counters and from the tasks observed during the count."""
+"""Counting of the tasks and interrupts on exclusive CPUs, by the kernel's counters and by observing tasks around the count."""
 
 import signal
 import sys
@@ -31,16 +31,16 @@ Counted = tuple[CpuUse, Observations]
 
 
 class InterferenceError(NodeAgentError):
-    """The tasks on a pod's CPUs can't be determined."""
+    """The interference on exclusive CPUs can't be determined."""
 
 
 @contextmanager
 def count_interference(view: NodeView, held: Sequence[ExclusiveCpus]) -> Iterator[Callable[[], Counted]]:
-    """Count tasks and interrupts on the exclusive CPUs while the `with` block runs. The yielded function ends the count and returns the
+    """Count tasks and interrupts on the exclusive CPUs while the `with` block runs. The yielded function ends the count and returns its
     result.
 
     Raises:
-        NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function raises this error, too.
+        NodeAgentError: the kernel cannot count, or the pods' processes are unknown. The yielded function can raise this error, too.
     """
     if view.cgroup_root is None:
         raise InterferenceError(
@@ -68,7 +68,7 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
     """Decode the kernel's counts of tasks and interrupts.
 
     Raises:
-        InterferenceError: this kernel writes the counts in an unknown form.
+        InterferenceError: this kernel writes the counts in an unknown format.
     """
     try:
         return derive_cpu_use(record, cpus)
@@ -79,8 +79,8 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Interference count that restarts at each refresh while the `with` block runs. A failed count is reported, and the next refresh tries
-    another count.
+    """Count of interference that ends and starts again at each refresh of a display, while the `with` block runs. If a count fails, the
+    display shows the reason, and the next refresh starts a new count.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class LiveCount:
         self._undo.close()
 
     def end(self) -> Counted | str | None:
-        """Stop the count. Return its result, or the reason why it failed. None means that no count was running."""
+        """End the count, and return its result or the reason why it failed. None means that no count was running."""
         try:
             return None if self._end is None else self._end()
         except NodeAgentError as err:
@@ -111,14 +111,14 @@ class LiveCount:
             self._stop()
 
     def begin(self, view: NodeView, counted: Counted | str | None) -> Document | str | None:
-        """Start another count, and describe the result of the previous one.
+        """Start a new count, and describe the result of the previous one.
 
         Args:
             view: the node, read after the previous count had ended.
-            counted: result of `end`.
+            counted: the previous count's result, as returned by `end`.
 
         Returns:
-            The document of the previous count, or the reason why the count failed. None means that there was no previous count.
+            The document of the previous count, or the reason why a count failed. None means that there was no previous count.
         """
         before, self._held = self._held, find_exclusive_owners(view)
         found = describe_interference(view, before, *counted) if isinstance(counted, tuple) else counted

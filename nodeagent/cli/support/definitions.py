@@ -1,4 +1,6 @@
-"""Definitions of the command line, extracted from argparse. Completions and manual pages are generated from these definitions."""
+"""Definitions of commands and their arguments, extracted from argparse. Completions and manual pages are generated from
+these definitions.
+"""
 
 import argparse
 
@@ -8,15 +10,15 @@ Parser = argparse.ArgumentParser
 
 
 class Argument(Struct, frozen=True):
-    """An option with its spellings, or a positional argument, which has no spellings."""
+    """Option with its spellings, or positional argument, which has no spellings."""
 
     spellings: tuple[str, ...]
     dest: str
     metavar: str
-    """Placeholder of the value. Empty means that the option takes no value."""
+    """Placeholder of the value in help texts. Empty means that the option takes no value."""
     choices: tuple[str, ...]
     help: str | None
-    """Help text, or None if the argument is hidden."""
+    """Help text. None means that the argument is hidden."""
     count: int
     """Number of values that the option takes on the command line."""
     repeats: bool
@@ -25,7 +27,7 @@ class Argument(Struct, frozen=True):
 
 class Command(Struct, frozen=True):
     name: str
-    """Full name as typed, such as `nodeagent config show`."""
+    """Full name of the command as typed, such as `nodeagent config show`."""
     usage: str
     description: str
     epilog: str

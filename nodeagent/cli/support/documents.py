@@ -1,4 +1,4 @@
-"""Output of commands: a document in the format of `-o`, or a file at the path of `--out`."""
+"""Output of commands: a document in the format that `-o` names, or a file at the path that `--out` names."""
 
 import argparse
 import errno
@@ -20,24 +20,24 @@ _STDOUT = "-"
 
 
 def add_output_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `-o` for a command with the three usual output formats (D26)."""
+    """Add `-o` to a command with the three usual output formats: text, JSON and YAML (D26)."""
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="output format (default: text)"
     )
 
 
 def add_out_argument(parser: argparse.ArgumentParser, what: str = "the file to write") -> None:
-    """Add `--out` for a command that writes a file."""
+    """Add `--out` to a command that writes a file."""
     parser.add_argument("--out", type=named_path, metavar="FILE", default=_STDOUT, help=f"{what} (default: -, stdout)")
 
 
 def render_document(document: Document, output: str, render: Callable[[Document], str]) -> str:
-    """Return the text to print, including its last newline.
+    """Return the text that the command prints, including the last newline.
 
     Args:
-        document: document of plain values.
-        output: `text`, `json` or `yaml`.
-        render: function that renders the document as text.
+        document: the document, which contains only plain values.
+        output: the format: `text`, `json` or `yaml`.
+        render: the function that renders the document as text.
     """
     return render(document) if output == "text" else format_document(document, output)
 
@@ -58,12 +58,14 @@ def format_document(document: Document, output: str) -> str:
 
 
 def format_json_line(document: Document) -> str:
-    """Format a document as one line of JSON, escaped like `format_document`."""
+    """Format a document as one line of JSON, with the same escapes as `format_document`."""
     return ascii_json(document) + "\n"
 
 
 def format_xml(text: str) -> str:
-    """Format XML with references for all characters outside ASCII."""
+    """Replace all characters outside ASCII in an XML text by character references, so that the output doesn't depend on the encoding of
+    stdout.
+    """
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
@@ -71,11 +73,11 @@ def write_out(path: str, content: bytes, *, mode: int = 0o600, replaces: bool = 
     """Write the file that an option names, completely or not at all.
 
     Args:
-        path: path of the file. An existing file is replaced; for a device, a FIFO, a socket or a link, the write fails.
-        content: content of the file.
-        mode: permissions of the file.
+        path: the path, or `-` for stdout. An existing regular file is replaced; directories, devices, FIFOs, sockets and links are refused.
+        content: the content of the file.
+        mode: the permissions of the file.
         replaces: whether an existing file may be replaced.
-        option: the option, for errors.
+        option: the option that named the file, for errors.
 
     Raises:
         StateFileError: the file could not be written.

@@ -1,6 +1,4 @@
-"""Checks for `exec`, `probe` and `cpus`: whether the named container exists in the pod, whether it can be entered, and whether it has its
-allocated CPUs.
-"""
+"""Checks for `exec`, `probe` and `cpus`: the container exists in the pod, can be entered, and has the CPUs allocated to it."""
 
 from collections.abc import Sequence
 
@@ -22,7 +20,7 @@ class EntryError(NodeAgentError):
 
 
 def check_container(entry: PodEntry, name: str) -> None:
-    """Check that a pod has this container. A name must be checked before it becomes part of a path.
+    """Check that a pod has a container with this name. Without this check, a name must not become part of a path.
 
     Raises:
         EntryError: the pod has no such container.
@@ -36,7 +34,7 @@ def check_container(entry: PodEntry, name: str) -> None:
 
 
 def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuSet:
-    """Return the CPUs that a command in an existing container should have.
+    """Return the CPUs that a command will have after it has entered the container's cgroup.
 
     Raises:
         NodeAgentError: the container can't be entered now.
@@ -53,7 +51,7 @@ def find_expected_cpus(known: NodeView, entry: PodEntry, container: str) -> CpuS
 
 
 def find_placement(known: NodeView, entry: PodEntry, container: str) -> ContainerPlacement:
-    """Return the current CPUs and memory nodes of an existing container.
+    """Return the CPUs and memory nodes that a container has now.
 
     Raises:
         NodeAgentError: the container isn't running, or other tasks have not left its exclusive CPUs yet.
@@ -66,7 +64,7 @@ def find_placement(known: NodeView, entry: PodEntry, container: str) -> Containe
 
 
 def _compute_desired(known: NodeView, entry: PodEntry) -> tuple[NodeView, Sequence[DesiredCgroup]]:
-    """Read the cgroups, and compute their desired values."""
+    """Read the pods' cgroups, and compute the desired ones. Return the view with the cgroups that were read, and the desired cgroups."""
     view = add_cgroups(known)
     kernel = view.kernel
     if entry.is_active and kernel is None:

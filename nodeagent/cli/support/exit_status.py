@@ -1,4 +1,4 @@
-"""Exit statuses of commands. The same kind of outcome has the same status in every command."""
+"""Exit statuses of commands. The same kind of outcome has the same status for every command."""
 
 from nodeagent.errors import NodeAgentError
 
@@ -18,23 +18,23 @@ OUTCOMES = {
     EXIT_REFUSED: "a pod was refused, or would be refused",
     EXIT_USAGE: "wrong arguments",
 }
-"""Meaning of each exit status. `run`, `exec` and `job` also use other statuses."""
+"""Meaning of each exit status. `run`, `exec` and `job` have further statuses."""
 
 VERDICT_STATUSES = {"healthy": 0, "wrong": EXIT_WRONG, "agentAway": EXIT_AWAY, "refused": EXIT_REFUSED}
-"""Exit statuses of `inspect` and `fleet inspect` by the document's verdict."""
+"""Exit status of `inspect` and `fleet inspect`, by the verdict in the document."""
 NO_FAIL_HELP = (
     "exit with 0 even if something is wrong, for interactive use; an unknown state is still 1, or 3 if no agent answers"
 )
 
 
 class PodRefusedError(NodeAgentError):
-    """A pod was refused, or would be refused."""
+    """The agent refused a pod, or would refuse it."""
 
     exit_status = EXIT_REFUSED
 
 
 class UsageError(NodeAgentError):
-    """An argument has the wrong form."""
+    """A command-line argument is invalid."""
 
     exit_status = EXIT_USAGE
 

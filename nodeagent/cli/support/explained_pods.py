@@ -12,13 +12,13 @@ from nodeagent.views.explain.document import ExplainedPod
 
 
 def explain_with_progress(what_if: WhatIf, pod: Pod) -> ExplainedPod:
-    """Explain the decision on one pod, and show a progress bar meanwhile."""
+    """Explain the decision on one pod. A progress bar is shown while the changes that would admit the pod are tried."""
     with Progress(f"changes tried for {pod.full_name}", MAX_ATTEMPTS) as progress:
         return explain_pod(what_if, pod, progress.step)
 
 
 def explain_pod(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> ExplainedPod:
-    """Explain the decision on one of several pods. `tried` is called after each change of the pod that was tried."""
+    """Explain the trial decision on a pod. After each change that was tried on a refused pod, `tried` is called."""
     found = trace(what_if, pod)
     return ExplainedPod(
         what_if, found, Remedies() if isinstance(found.decision, Admitted) else remedies(what_if, pod, tried)

@@ -1,4 +1,4 @@
-"""Layout of help texts. Prose is wrapped to the terminal; commands to paste stay on one line."""
+"""Layout of help texts. Prose is wrapped to the terminal's width, but commands that users may paste stay on one line."""
 
 import argparse
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 from nodeagent.cli.support.colour import read_columns
 
 _OWN_LINE = re.compile(r"\n(?=[a-z ]+: )")
-"""Line break before `next: …` and similar lines."""
+"""Line break that stays in wrapped prose, before lines such as `next: …`."""
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Formatter of help texts. Prose is wrapped, and indented lines, which are examples, stay unchanged."""
+    """Formatter of help texts. Prose is wrapped. Indented lines, which are examples, stay unchanged."""
 
     def __init__(self, prog: str) -> None:
         # argparse makes a formatter for each argument, and would load shutil to find the width
@@ -49,7 +49,7 @@ _UNKNOWN = "in the project's source"
 
 
 def find_documents() -> str:
-    """Return the directory with docs/ and examples/, as installed (scripts/install.sh) or in a checkout."""
+    """Return the directory that contains docs/ and examples/: the installed one (scripts/install.sh), or a checkout's."""
     for directory in (Path(sys.prefix, "share/nodeagent"), Path(__file__).parents[3]):
         if (directory / "docs").is_dir():
             return str(directory)

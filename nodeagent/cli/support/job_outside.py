@@ -1,7 +1,7 @@
-"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job. A process inside the
-job can't tell when the job's CPUs are free, or that the job's time was over.
+"""`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job, because a process
+inside the job can't tell when the job's CPUs are free, or that the job's time was over.
 
-The job's owner is the command, a child of the calling process. The job therefore ends with the command, as every job does.
+The job's owner is the command, a child of the calling process. As every job, the job ends with its owner.
 """
 
 import fcntl
@@ -24,19 +24,19 @@ from nodeagent.errors import NodeAgentError
 
 _MESSAGE_BYTES = 128
 EXIT_TIME_IS_OVER = 124
-"""Exit status of a job that exceeded its time limit, as for timeout(1)."""
+"""Exit status of a job that was ended by its time limit, as for timeout(1)."""
 
 
 def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
-    """Fork the process that becomes the command, and wait for its end.
+    """Fork the process that becomes the command, and wait until it ends.
 
     Args:
         socket: path of the agent's socket for jobs.
-        until_free: whether to wait also until the job has ended.
+        until_free: whether to wait until the job has ended as well, so that its CPUs are free.
 
     Returns:
         In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1. The exit status is the command's, or 124
-        if the job's time was over. If a signal has ended the command before, the parent ends itself by the same signal.
+            if the job's time was over. If a signal ended the command, the parent ends itself by the same signal instead.
     """
     job, to_outside = os.pipe()  # execve closes both ends
     outside, before = os.getpid(), block_signals()
@@ -67,10 +67,12 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
 
 def _end_with(outside: int, to_outside: int) -> None:
-    """Have the kernel end this process (SIGIO) if the waiting process outside of the job ends before the command is executed.
+    """Have the kernel end this process by a signal (SIGIO) if the process that waits outside of the job ends before the command is
+    executed.
 
-    If the waiting process were killed without this, the queued job would stay, and run later although nobody waits for it. The waiting
-    process is the pipe's only reader, and execve closes this process's end of the pipe.
+    Without this signal, a job in the queue would stay there after the waiting process was killed, and run later although nobody waits for
+    it. The kernel sends the signal because the waiting process is the pipe's only reader. execve closes this process's end of the pipe, and
+    so ends this effect.
     """
     fcntl.fcntl(to_outside, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(to_outside, fcntl.F_SETFL, os.O_ASYNC)
@@ -79,10 +81,11 @@ def _end_with(outside: int, to_outside: int) -> None:
 
 
 def tell_outside(to_outside: int, answer: Mapping[str, Any]) -> None:
-    """Send the agent's answer about the job, which this process has entered, to the waiting process outside of the job.
+    """Send the agent's answer to the process that waits outside of the job. This process has entered the job, and sends it before it
+    becomes the command.
 
     Args:
-        to_outside: the pipe of `stay_outside`.
-        answer: the agent's answer.
+        to_outside: the pipe that `stay_outside` returned.
+        answer: the agent's answer about the job.
     """
     os.write(to_outside, f"{answer['uid']} {answer.get('endsAtMs', 0)}".encode())

@@ -1,10 +1,11 @@
-"""The report of a job. A process outside of the job observes the job, so that only the command runs on the job's CPUs.
+"""Report of a job. A process outside of the job, the observer, observes it, so that only the command runs on the job's CPUs.
 
-The calling process stays the job's owner and sleeps until its child, the command, has ended. The job's cgroup therefore exists until the
-report is written, and the job ends with its owner.
+The calling process is the job's owner, and sleeps until its child, the command, has ended. As a job ends with its owner, the job's cgroup
+exists until the report is written.
 
-The owner sends the agent's answer to the observer, and then the result of each run. The observer answers with a byte once the counters are
-running, and with the first letter of each run's verdict, or with LOST. An observer that only writes a line answers once.
+The owner sends the agent's answer to the observer, and then the result of each run. The observer sends a byte once the counters are
+running, and after each run the first letter of the run's verdict, or LOST. An observer that writes only a line to stderr sends nothing, but
+closes its pipe.
 """
 
 import hashlib
@@ -38,20 +39,20 @@ _INTERVAL_SECONDS = 1.0
 
 
 class RunPlan(NamedTuple):
-    """Plan of the command's runs and their report, from the options of the command line."""
+    """Plan of how often the command runs and how it is reported, from the command line's options."""
 
     path: str | None = None
-    """File for the report, as JSON. None means a line on stderr."""
+    """Path of the report file (JSON). None means that the report is a line on stderr."""
     repeats: int = 1
-    """Number of times that the command is run at most."""
+    """Maximum number of runs."""
     clean: int | None = None
-    """Number of undisturbed runs after which the command isn't run again. None means that all runs are made."""
+    """Number of clean runs after which no further run is made. None means that all runs are made."""
     requires_clean: bool = False
-    """Whether disturbed runs change the exit status to EXIT_DISTURBED."""
+    """Whether the exit status is EXIT_DISTURBED if too few runs were clean."""
 
 
 class ReportWriter:
-    """Connection to the process that writes the report."""
+    """Connection to the observer, the process that writes the report."""
 
     def __init__(self, plan: RunPlan, pid: int, facts: int, ready: int) -> None:
         self._plan = plan
@@ -61,7 +62,7 @@ class ReportWriter:
 
     @classmethod
     def start(cls, plan: RunPlan) -> "ReportWriter":
-        """Start the observing process, which stays in the caller's cgroup."""
+        """Start the observer. It is forked before this process enters the job, so it stays in the caller's cgroup."""
         (facts, to_facts), (ready, to_ready) = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -73,12 +74,12 @@ class ReportWriter:
         return cls(plan, pid, to_facts, ready)
 
     def attend(self, answer: Mapping[str, Any], command: Sequence[str], socket: str) -> int | None:
-        """Fork the command's process, and wait for it. The result is None in the child, and the exit status in the parent.
+        """Fork a process for the command, and wait until it ends. Return None in the child, and the exit status in the parent.
 
         The command is run as often as planned, unless a run fails. If a signal ends the command, the parent ends itself by the same signal.
 
         Args:
-            answer: the agent's answer.
+            answer: the agent's answer about the job.
             command: the command's words.
             socket: the agent's socket for jobs.
         """
@@ -125,9 +126,11 @@ class ReportWriter:
 
 CLEAN = b"c"
 LOST = b"-"
-"""Letter instead of a verdict if the run's report could not be written."""
+"""Byte that the observer sends instead of a verdict's first letter if it could not write the run's report."""
 EXIT_DISTURBED = 123
-"""Exit status if the command succeeded, but a report could not be written, or with `--require-clean` too few of its runs were clean."""
+"""Exit status of a command that succeeded, if a report could not be written, or if `--require-clean` is given and too few
+runs were clean.
+"""
 _FACTS = (
     "pod",
     "cgroup",
@@ -142,7 +145,7 @@ _FACTS = (
 
 
 def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
-    """Wait for the child's end. Return the wait status, and the result of the run in the form of the report."""
+    """Wait until the child ends. Return its wait status, and the fields of the report that describe the end of the run."""
     wait_for_end(child)
     sched = ""
     with suppress(OSError):  # some kernels don't have this file
@@ -152,7 +155,7 @@ def _wait_for_result(child: int) -> tuple[int, Mapping[str, Any]]:
 
 
 def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any]:
-    """Describe the exit of the command, and its resource usage including descendants that have been waited for (getrusage(2))."""
+    """Describe how the command ended, and its resource usage. The usage includes descendants that have been waited for (getrusage(2))."""
     is_signal = os.WIFSIGNALED(status)
     return {
         "exit": {
@@ -172,7 +175,7 @@ def _describe_end(status: int, used: resource.struct_rusage) -> Mapping[str, Any
 
 
 def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
-    """Observe the job until the other end of the pipe is closed, write the report, and exit."""
+    """Observe the job until the owner closes the other end of the pipe, write the report, and exit."""
     try:
         for number in PASSED_ON:
             signal.signal(number, signal.SIG_IGN)
@@ -210,12 +213,12 @@ def _decode_place(answer: Mapping[str, Any]) -> JobLocation:
 
 
 def watch_job(place: JobLocation, *, begun: Callable[[], None], is_over: Callable[[], bool], root: str = "") -> str:
-    """Observe a job repeatedly, and return the report.
+    """Observe a job again and again until its command has ended, and return the report line.
 
     Args:
         place: the job's cgroup, CPUs and memory nodes.
-        begun: function called after the first observation.
-        is_over: function that waits a moment and returns whether the command has ended.
+        begun: function that is called after the first observation.
+        is_over: function that waits a moment, and returns whether the command has ended.
         root: directory that contains proc/.
     """
 

@@ -1,5 +1,5 @@
-"""Names of pods, containers and reservations for completion. Only a part of the agent's answer is decoded. Errors give empty lists of
-names.
+"""Names of pods, containers and reservations, for completion. Only the needed part of the agent's answer is decoded, to be fast. After an
+error, there are no names, because a completion must not print errors.
 """
 
 import json
@@ -16,12 +16,12 @@ from nodeagent.edge.transport.local_api_client import call
 from nodeagent.errors import NodeAgentError
 
 SAVED_STATE = "/var/lib/nodeagent/nodeagent_state"
-"""Path of the saved state, unless another `stateDirectory` is configured."""
+"""Path of the saved state, if the configuration doesn't set another `stateDirectory`."""
 _MAX_BYTES = 64 * 1024 * 1024
 _NAME = re.compile("[a-z0-9.-]+")
-"""Pattern of Kubernetes' names. Other names in a file are not passed to the shell."""
+"""Pattern of names in Kubernetes. Other names, which a damaged file may contain, are not passed to the shell."""
 _SECONDS = 1.0
-"""Longest wait for the agent's answer after the user has pressed TAB."""
+"""Longest time, in seconds, to wait for the agent's answer after the user has pressed TAB."""
 
 
 class NamedPod(Struct, frozen=True):
@@ -38,7 +38,7 @@ def find_named_pods(given: Mapping[str, str]) -> tuple[NamedPod, ...]:
     """Return the node's pods. The result is empty if the pods are unknown.
 
     Args:
-        given: values typed so far, by argument. `socket`, `root` and `machine` select the node.
+        given: the values typed so far, by argument. `socket`, `root` and `machine` select the node.
     """
     with suppress(NodeAgentError, OSError, ValueError, TypeError, LookupError, AttributeError):
         pods = []

@@ -1,4 +1,4 @@
-"""Options of commands that install or remove manifests and may wait for the agent."""
+"""Options of commands that install or remove manifests, and that can wait for the agent."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from nodeagent.cli.support.numeric_arguments import seconds
 
 DAY_SECONDS = 86_400
 SPARE_SECONDS = 20
-"""Seconds to wait in addition to the grace period: for killing processes, and for turns of the agent, which take longer under load."""
+"""Time, in seconds, that is added to the longest grace period. Killing processes takes time, and so do the agent's turns under load."""
 
 
 def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_manifests_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options of a command that may wait for the agent."""
+    """Add `--wait` and `--timeout`. `what` completes the sentence "wait until the agent has …"."""
     parser.add_argument("--wait", action="store_true", help=f"wait until the agent has {what}")
     parser.add_argument(
         "--timeout",
@@ -28,6 +28,6 @@ def add_wait_arguments(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_timeout(options: argparse.Namespace) -> None:
-    """Raise a usage error for `--timeout` without `--wait`."""
+    """Exit with a usage error if `--timeout` is given without `--wait`."""
     if options.timeout is not None and not options.wait:
         options.parser.error(f"--timeout {options.timeout:g} is the longest wait: add --wait")

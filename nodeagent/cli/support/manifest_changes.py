@@ -1,6 +1,6 @@
-"""Changes to the manifest directory: the file that contains each pod, and the files that are written or removed.
+"""Changes to the manifest directory: finding the installed file of each pod, and writing or removing files.
 
-A pod's file is found by its content and not by its name, because a second file with the same pod would be ignored (D7).
+A pod's file is found by its content and not by its name, because the agent would ignore a second file with the same pod (D7).
 """
 
 import argparse
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from nodeagent.formats.manifest.claim_documents import ClaimDocument
 
 _MAX_MODE = 0o644
-"""Permissions that an installed manifest may have at most. A user who can write to a manifest can run any command as root."""
+"""Most permissive mode of an installed manifest. Others must not write to it, because whoever can change a manifest can run any command as
+root.
+"""
 
 
 class ManifestPlaceError(NodeAgentError):
@@ -46,7 +48,7 @@ class ManifestPlaceError(NodeAgentError):
 
 
 class Replacement(enum.Enum):
-    """Kind of a change of a pod's manifest."""
+    """Kind of change to a pod's manifest."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -54,10 +56,10 @@ class Replacement(enum.Enum):
 
 
 class ManifestPlace(Struct, frozen=True):
-    """Location of this node's manifests, with the agent's decisions on them."""
+    """Location of this node's manifests, and the agent's decisions on their pods."""
 
     directory: str
-    """Manifest directory. With kubelet's staticPodPath in the configuration, it may be a single file."""
+    """Path of the manifest directory. If the configuration sets kubelet's staticPodPath, it may be the path of a single file."""
     entries: Mapping[str, PodEntry]
     """The pods' entries in the agent's state, by namespace/name."""
     socket: str
@@ -65,19 +67,21 @@ class ManifestPlace(Struct, frozen=True):
 
 
 class InstalledFile(Struct, frozen=True):
-    """A file in the manifest directory, with the pods in it."""
+    """File in the manifest directory, with the pods in it."""
 
     name: str
     path: str
     content: bytes | None
     pods: Mapping[str, Pod]
-    """Valid pods by namespace/name."""
+    """Valid pods in the file, by namespace/name."""
     names: frozenset[str]
-    """`namespace/name` of all pods in the file. If the file can't be parsed, these are the pods that the agent last read from it."""
+    """Names (namespace/name) of all pods in the file, including invalid ones. If the file can't be parsed, they include the pods that the
+    agent last read from it.
+    """
     problem: str | None
-    """Reason why the file could not be parsed, so that `pods` is incomplete. None means that the file could be parsed."""
+    """Reason why the file could not be parsed. `pods` is then incomplete. None means that the file could be parsed."""
     claims: "tuple[ClaimDocument, ...]" = ()
-    """ResourceClaims and templates in the file."""
+    """ResourceClaims and ResourceClaimTemplates in the file."""
 
 
 class PodChange(Struct, frozen=True):
@@ -86,11 +90,11 @@ class PodChange(Struct, frozen=True):
     found: ManifestPod
     change: Replacement
     path: str
-    """Path of its manifest, now or after the change."""
+    """Path of the pod's manifest: the installed file, or the file that will be installed."""
     before: Pod | None
-    """Installed pod of the same name. None means that there is none."""
+    """Currently installed pod with the same name. None means that no such pod is installed."""
     entry: PodEntry | None
-    """Entry of the pod with the same name in the agent's state. None means that there is none."""
+    """Entry in the agent's state for the pod with the same name. None means that there is none."""
 
     @property
     def pod(self) -> Pod:
@@ -98,13 +102,13 @@ class PodChange(Struct, frozen=True):
 
     @property
     def decided(self) -> PodEntry | None:
-        """Final decision of the agent on exactly this pod. None means that the agent has not decided yet."""
+        """Final decision of the agent on exactly this version of the pod. None means that the agent hasn't made it yet."""
         is_in_place = self.before is None or self.before == self.pod
         return _find_final_decision(self.entry, self.pod) if is_in_place else None
 
     @property
     def restarts(self) -> bool:
-        """Whether the change would replace a running pod."""
+        """Whether the change would replace a running pod, which then restarts."""
         return self._touches_running and not self.resizes
 
     @property
@@ -122,7 +126,7 @@ class PodChange(Struct, frozen=True):
 
 
 def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
-    """Find the agent's decision on a pod after its installation. None means that the agent has not decided yet."""
+    """Find the agent's decision on a pod that was just installed. None means that the agent has not decided yet."""
     before, pod = _find_final_decision(change.entry, change.pod), change.pod
     named = next((entry for entry in state.entries if entry.pod.full_name == pod.full_name), None)
     now = _find_final_decision(named, pod)
@@ -131,7 +135,9 @@ def find_decision(change: PodChange, state: NodeState) -> PodEntry | None:
 
 
 def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
-    """Return the decision on exactly this pod. For a refused change, return a separate entry with the changed pod."""
+    """Return the agent's decision on exactly this version of the pod. If the agent refused to change a running pod to this version, return
+    an entry that describes the refusal. None means that there is no final decision.
+    """
     if entry is None or entry.deleting_since_ms is not None or entry.is_undecided:
         return None
     if _is_same(entry.pod, pod):
@@ -143,7 +149,9 @@ def _find_final_decision(entry: PodEntry | None, pod: Pod) -> PodEntry | None:
 
 
 def _is_same(one: Pod, other: Pod) -> bool:
-    """Compare two pods, except their environment variables. The agent doesn't report these variables, because they may be secret."""
+    """Return whether two pods are equal, apart from their environment variables. The agent doesn't report these, because they may be
+    secret.
+    """
     return without_variables(one) == without_variables(other)
 
 
@@ -152,25 +160,29 @@ def _env_of_containers(pod: Pod) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 class FileChange(Struct, frozen=True):
-    """One applied manifest file, compared with the installed file."""
+    """Applied manifest file, compared with the installed file."""
 
     path: str
     content: bytes
     mode: int
     is_written: bool
-    """Whether the file is written. False if the installed file has the same content already and only its owner may write to it."""
+    """Whether the file must be written. False means that the installed file has the same content, and that only its owner
+    may write to it.
+    """
     pods: tuple[PodChange, ...]
     claims: "tuple[ClaimDocument, ...]" = ()
 
 
 def locate_manifests(config: Config, state: NodeState | None, socket: str | None, *, is_live: bool) -> ManifestPlace:
-    """Return the location of the manifests for a configuration and a state. A state of None means that the state is unknown."""
+    """Return the location of the manifests, as the configuration determines it, with the pods' entries in the state. If `state` is None,
+    there are no entries.
+    """
     entries = {} if state is None else {entry.pod.full_name: entry for entry in state.entries}
     return ManifestPlace(config.static_pod_path, entries, socket or socket_path(config), is_live)
 
 
 def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, WhatIfNode]:
-    """Read the location of this node's manifests, and the node for trial decisions. If no agent has ever run, the node has no pods.
+    """Read the location of this node's manifests, and the node for trial decisions. If no agent has ever run here, the node has no pods.
 
     Raises:
         NodeAgentError: the configuration, the machine or the state can't be read.
@@ -188,7 +200,7 @@ def read_manifest_node(options: argparse.Namespace) -> tuple[ManifestPlace, What
 
 
 def read_installed(place: ManifestPlace) -> tuple[InstalledFile, ...]:
-    """Read the installed manifests in the order of their names.
+    """Read the installed manifests, sorted by name.
 
     Raises:
         NodeAgentError: a manifest can't be read.
@@ -230,7 +242,9 @@ def _parse_installed(file: ManifestFile, place: ManifestPlace) -> InstalledFile:
 
 
 def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace) -> tuple[Pod, ...]:
-    """Return the installed pods that still await the agent's decision, in the order of the decisions. Pods in `files` are left out."""
+    """Return the installed pods on which the agent has not decided yet, in the order in which it will decide. Pods in `files` are left out,
+    because they are about to be changed.
+    """
     given = {found.pod.full_name for file in files for found in file.pods}
     manifests = [Manifest(pod, Origin(file.name)) for file in held for pod in file.pods.values()]
     others = tuple(manifest for manifest in manifests if manifest.pod.full_name not in given)
@@ -249,12 +263,12 @@ def find_undecided(files: Sequence[PodFile], held: Sequence[InstalledFile], plac
 def plan_changes(
     files: Sequence[PodFile], held: Sequence[InstalledFile], place: ManifestPlace
 ) -> tuple[FileChange, ...]:
-    """Plan the change of each file that the command line names.
+    """Plan how each file that the command line names changes the manifest directory.
 
     Args:
-        files: named files, all of them valid.
-        held: installed files.
-        place: location to install them.
+        files: the named files, all of them valid.
+        held: the installed files.
+        place: the location at which the files are installed.
 
     Raises:
         NodeAgentError: a pod can't be installed without ending another pod.
@@ -299,7 +313,9 @@ def _plan_change(file: PodFile, old: InstalledFile | None, path: str, place: Man
 
 
 def _find_mode(path: str) -> int:
-    """Return the mode for the new file: the mode of the old file, or else of the named file, without write permission for others."""
+    """Return the permissions for an installed file: those of `path`, without write permission for group and others. If `path` doesn't exist
+    or is in /dev, return the default.
+    """
     with suppress(OSError):
         status = Path(path).stat()
         if not path.startswith("/dev/"):
@@ -330,7 +346,7 @@ def _check_unique_pods(files: Sequence[PodFile]) -> None:
 
 
 def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: set[str]) -> None:
-    """Raise an error if a pod has the UID of another pod, because the agent would ignore the later of the two pods."""
+    """Check that no pod has the UID of another pod, because the agent would ignore the later of the two pods."""
     owners: dict[str, tuple[str, str]] = {}
     for old in held:
         owners |= {pod.uid: (name, old.path) for name, pod in old.pods.items() if name not in given}
@@ -345,7 +361,7 @@ def _check_uids(files: Sequence[PodFile], held: Sequence[InstalledFile], given: 
 
 
 def _find_installed_file(file: PodFile, held: Sequence[InstalledFile]) -> InstalledFile | None:
-    """Find the installed file that contains the pods of a manifest. None means that no file contains any of these pods."""
+    """Find the installed file that contains pods of a manifest. None means that no installed file contains any of them."""
     names = {found.pod.full_name for found in file.pods}
     documents = {(document.kind, document.name) for document in file.claims}
     holders = [old for old in held if old.names & names]
@@ -376,7 +392,7 @@ def _check_replaceable(old: InstalledFile) -> None:
 
 
 def _choose_path(file: PodFile, place: ManifestPlace, taken: set[str]) -> str:
-    """Choose the path of a new file. Its name is the name of the given file, or else the name of its first pod."""
+    """Choose the path of a file that is not installed yet. The file keeps its name if possible, or else gets the name of its first pod."""
     if not Path(place.directory).is_dir():
         named = f"pod {file.pods[0].pod.full_name}" if file.pods else f"{file.claims[0].kind} {file.claims[0].name}"
         raise ManifestPlaceError(
@@ -401,11 +417,11 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
     """Write the changes, each file completely or not at all. The caller must have locked the directory.
 
     Args:
-        changes: planned changes.
-        hint: next step if a write fails; see `format_unwritable_hint`.
+        changes: the planned changes.
+        hint: the next step for the user if a write fails (`format_unwritable_hint`).
 
     Raises:
-        StateFileError: a file could not be written. The files before it are installed.
+        StateFileError: a file could not be written. The files before it are already installed.
     """
     for change in changes:
         if change.is_written:
@@ -413,7 +429,7 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
 
 
 def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
-    """Return the next step for the user if a command can't write or remove manifests."""
+    """Return the next step for a user whose command can't write or remove manifests. `command` contains the words to repeat as root."""
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""Trial decisions on the pods of applied manifests, made on a copy of the state, and the wait for the agent's own decisions."""
+"""Trial decisions on the pods of applied manifests, made on a copy of the state. Also the wait for the agent's own decisions."""
 
 import argparse
 import time
@@ -23,15 +23,17 @@ from nodeagent.views.apply.document import AppliedPod
 from nodeagent.views.release_text import find_longest_end_seconds
 
 _PAUSES_SECONDS = (0.05, 1.0)
-"""The shortest and the longest pause between requests, in seconds. Pauses are needed because the agent lists all pods for each request."""
+"""Shortest and longest pause between two requests to the agent, in seconds. Without pauses, waiting would load the agent, which lists all
+pods for each request.
+"""
 
 
 class WaitError(NodeAgentError):
-    """There is no running agent to wait for, or the wait took too long."""
+    """The command can't wait for the agent, or the agent took too long."""
 
 
 def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
-    """Raise an error if the agent isn't running, because there would be nothing to wait for.
+    """Check that the agent is running if `--wait` is given, because the wait would never end otherwise.
 
     Raises:
         AgentAwayError: the agent isn't running.
@@ -44,7 +46,9 @@ def check_wait(options: argparse.Namespace, place: ManifestPlace) -> None:
 
 
 def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[AppliedPod]:
-    """Make a trial decision on each pod that awaits a decision. Each decision assumes that the pods before it are running."""
+    """Make a trial decision on each changed pod on which the agent hasn't decided yet. Each decision assumes that the pods before it are
+    running.
+    """
     pods = [change for file in changes for change in file.pods]
     # a changed pod may pin a unit that another of the changed pods pinned before
     moving = frozenset(
@@ -79,7 +83,7 @@ def try_changes(changes: Iterable[FileChange], what_if: WhatIf) -> Iterator[Appl
 
 
 def decide_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
-    """Return the node after the agent's decisions on installed pods."""
+    """Return the node as it will be after the agent's decisions on installed pods."""
     for pod in pods:
         way = what_if.making_way(pod)
         what_if = _apply_decision(what_if, way, pod, way.judge(pod))
@@ -87,7 +91,7 @@ def decide_undecided(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _apply_decision(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted | Refused) -> WhatIf:
-    """Return the node after a decision. A refused change keeps the running pod (D7)."""
+    """Return the node after a trial decision. If a change to a running pod is refused, the running pod stays (D7)."""
     is_kept_out = not isinstance(decision, Admitted) and len(way.pods) < len(what_if.pods)
     return what_if if is_kept_out else way.after(pod, decision)
 
@@ -95,16 +99,16 @@ def _apply_decision(what_if: WhatIf, way: WhatIf, pod: Pod, decision: Admitted |
 def wait_for_agent(
     options: argparse.Namespace, place: ManifestPlace, ending: Iterable[PodEntry], look: Callable[[NodeState], bool]
 ) -> NodeState:
-    """Wait until a condition holds for the agent's state, or until the timeout. Return the last state.
+    """Wait until a condition on the agent's state holds, or until the timeout. Return the last state.
 
     Args:
-        options: options with `timeout`.
-        place: location with the agent's socket.
-        ending: pods that have to end before the condition can hold. Their grace periods extend the default waiting time.
-        look: condition on the state.
+        options: the parsed options, with `timeout`.
+        place: the location of the manifests, with the agent's socket.
+        ending: the pods that must end before the condition can hold. Their grace periods extend the default timeout.
+        look: the condition on the state.
 
     Raises:
-        WaitError: the agent no longer answers.
+        WaitError: the agent doesn't answer any more.
     """
     limit = options.timeout if options.timeout is not None else find_longest_end_seconds(tuple(ending)) + SPARE_SECONDS
     deadline = time.monotonic() + float(limit)

@@ -1,6 +1,6 @@
-"""Files named on the command line: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
+"""Files that the command line names: a path, `-` for stdin, or a pipe such as a shell's `<(...)`.
 
-nodeagent's own files are read by other modules, because reading such a file must not block if its path is a pipe.
+nodeagent's own files, such as the saved state, are read by other modules, which never read from a pipe, because that could block.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 def named_path(word: str) -> str:
-    """Return a path from the command line after a check. This is a type for argparse.
+    """Check that a path on the command line isn't empty, and return it. This function is a type for argparse.
 
     Raises:
         argparse.ArgumentTypeError: the path is empty, as from an unset variable.
@@ -32,15 +32,15 @@ def named_path(word: str) -> str:
 
 
 def add_socket_argument(parser: argparse.ArgumentParser, default: str, purpose: str = "the agent's socket") -> None:
-    """Add the option for the path of a socket."""
+    """Add `--socket`, an option for the path of a socket."""
     parser.add_argument(
         "--socket", type=named_path, default=default, metavar="PATH", help=f"{purpose} (default: {default})"
     )
 
 
 def find_file_type(path: str) -> int | None:
-    """Return the type of a file, such as stat.S_IFREG. None means that the file doesn't exist or can't be accessed; reading it later
-    reports the reason.
+    """Return the type of a file, such as stat.S_IFREG. None means that the file doesn't exist or can't be accessed. If the caller then
+    reads the file, this fails with the reason.
     """
     try:
         return stat.S_IFMT(Path(path).stat().st_mode)
@@ -49,7 +49,7 @@ def find_file_type(path: str) -> int | None:
 
 
 def is_absent(path: str) -> bool:
-    """Tell whether a file certainly doesn't exist. A path that the user may not access counts as existing."""
+    """Return whether a file certainly doesn't exist. A path that the user may not access counts as existing."""
     try:
         Path(path).stat()
     except OSError as err:
@@ -58,7 +58,9 @@ def is_absent(path: str) -> bool:
 
 
 class NamedFile(str):
-    """A path as typed. All spellings of stdin count as the same path. The content of a pipe is read once and cached."""
+    """Path as the user typed it. All spellings of stdin count as the same path. The content of a pipe is cached, because it can be read
+    only once.
+    """
 
     __slots__ = ("_content",)
     _content: bytes
@@ -75,11 +77,11 @@ class NamedFile(str):
 
     @property
     def is_pipe(self) -> bool:
-        """Whether the file can be read only once."""
+        """Whether the path is stdin or a FIFO, which can be read only once."""
         return self.is_stdin or find_file_type(self) == stat.S_IFIFO
 
     def check_open(self) -> None:
-        """Raise an error if the path names a descriptor that isn't open.
+        """Check that the descriptor is open if the path names one, such as `/dev/fd/63`.
 
         Raises:
             StateFileError: the descriptor isn't open.
@@ -93,10 +95,11 @@ class NamedFile(str):
             )
 
     def read(self, max_bytes: int) -> bytes | None:
-        """Return the file's content, or None if the file doesn't exist.
+        """Return the content of the file. None means that the file doesn't exist.
 
         Raises:
-            StateFileError: the file can't be read or is too large, or a pipe is empty, because its writer may have failed.
+            StateFileError: the file can't be read or is too large, or a pipe is empty, because the command that writes to it may have
+                failed.
         """
         if hasattr(self, "_content"):
             return self._content
@@ -151,18 +154,18 @@ class NamedFile(str):
 
 
 def is_pipe(path: str) -> bool:
-    """Tell whether the path can be read only once."""
+    """Return whether a path is a NamedFile that can be read only once, such as stdin."""
     return isinstance(path, NamedFile) and path.is_pipe
 
 
 def read_named(path: str, max_bytes: int) -> bytes | None:
-    """Read a NamedFile, which may be a pipe. Read any other path as a regular file."""
+    """Read the file at a path. Only a NamedFile may be a pipe; any other path must be a regular file."""
     if isinstance(path, NamedFile):
         return path.read(max_bytes)
     return state_files.read(path, max_bytes=max_bytes, follow_symlinks=True)
 
 
 def count_stdin_readers(options: argparse.Namespace) -> int:
-    """Count the arguments that name stdin. Only one argument can read stdin."""
+    """Count the arguments that name stdin. More than one would be an error, because stdin can be read only once."""
     given = [one for value in vars(options).values() for one in (value if isinstance(value, list) else [value])]
     return sum(isinstance(one, NamedFile) and one.is_stdin for one in given)

@@ -1,4 +1,4 @@
-"""Types of numbers and times for argparse, with errors that state the allowed range."""
+"""Types for numbers and times on the command line. They are used with argparse, and their errors state the allowed range."""
 
 import argparse
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.quantity_words import explain_no_quantity
 
 
 def whole_number(text: str) -> int:
-    """Parse a whole number above 0.
+    """Parse a positive whole number.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a number.
@@ -26,7 +26,7 @@ MOST_REPETITIONS = 10_000
 
 
 def repetitions(text: str) -> int:
-    """Parse a number of runs of a command.
+    """Parse how often to run a command.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't a whole number from 1 to 10000.
@@ -38,7 +38,7 @@ def repetitions(text: str) -> int:
 
 
 def seconds(low: float, high: float) -> Callable[[str], float]:
-    """Return a parser for numbers of seconds from `low` to `high`, which raises argparse.ArgumentTypeError for other texts."""
+    """Return a function that parses a number of seconds from `low` to `high`. For other texts, it raises argparse.ArgumentTypeError."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
@@ -53,10 +53,10 @@ LONGEST_SPAN_SECONDS = 7 * 24 * 3600.0
 
 
 def time_span(text: str) -> float:
-    """Parse a time such as 30m into seconds.
+    """Parse a duration such as 30m, and return it in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: the text isn't a time from a second to 7 days.
+        argparse.ArgumentTypeError: the text isn't a duration from a second to 7 days.
     """
     with suppress(DurationSyntaxError):
         found = parse_duration_ns(text) / 1e9
@@ -66,7 +66,7 @@ def time_span(text: str) -> float:
 
 
 def begin_of_span(text: str) -> datetime:
-    """Parse a time of the local clock. Without a day, the text means the next occurrence of this time. `now` means the current time.
+    """Parse a local time. Without a day, such as in `22:00`, the next occurrence of this time is meant. `now` is the current time.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a time.
@@ -83,7 +83,7 @@ def begin_of_span(text: str) -> datetime:
 
 
 def amount(text: str) -> str:
-    """Check a quantity above 0, and return its text unchanged.
+    """Check that a text is a quantity above 0, and return it unchanged.
 
     Raises:
         argparse.ArgumentTypeError: the text isn't such a quantity.

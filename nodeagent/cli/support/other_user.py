@@ -1,5 +1,5 @@
-"""Change of this process to another user, for `job --user`. If root calls it, the command inherits only the standard streams and the
-working directory.
+"""Switch of this process to another user, for `nodeagent job --user`. Unless `--inherit` is given, the command gets none of root's
+environment and open files, except the standard streams and the working directory.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ from nodeagent.cli.support.child_command import end_as
 from nodeagent.errors import NodeAgentError
 
 INJECTION = Path("/proc/sys/dev/tty/legacy_tiocsti")
-"""File that contains 0 if only processes with CAP_SYS_ADMIN can put input into their terminal (TIOCSTI). Kernels before 6.2 don't have this
-file.
+"""File that contains 0 if only processes with CAP_SYS_ADMIN can insert input into their terminal (TIOCSTI). It doesn't exist before kernel
+6.2, where every process can.
 """
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _KEPT = ("TERM", "LANG", "LC_ALL", "TZ")
@@ -29,24 +29,25 @@ _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class UserError(NodeAgentError):
-    """The switch to the other user was refused."""
+    """The kernel refused to switch this process to the other user."""
 
     exit_status = EXIT_NOT_ENTERED
 
 
 def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inherits: bool) -> int | None:
-    """Change this process to the user, as login does. On a terminal into which processes can put input, only a child becomes the user.
+    """Switch this process to the user, as login does. If the command could insert input into root's terminal, a child with a terminal of
+    its own becomes the user instead.
 
     Args:
         user: the user.
-        placement: variables about the job, which the command gets in any case.
+        placement: environment variables about the job, which the command gets in any case.
         inherits: whether the command inherits the caller's environment, open descriptors and terminal.
 
     Returns:
         None in the process that is to run the command. In its parent, the command's exit status.
 
     Raises:
-        UserError: the kernel refuses the change.
+        UserError: the kernel refuses the switch.
     """
     status = None
     if not inherits:
@@ -82,8 +83,8 @@ def _can_inject() -> bool:
 
 
 def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
-    """Fork a child with a new terminal in place of the given streams, and relay between the two terminals. Return None in the child, and
-    the exit status of the child in the parent.
+    """Fork a child whose given streams are a new terminal, and copy between this terminal and the old one. Return None in the child, and
+    the child's exit status in the parent.
     """
     try:
         master, slave = os.openpty()
@@ -132,7 +133,7 @@ def _copy_size(source: int, target: int) -> None:
 
 
 def _is_in_foreground() -> bool:
-    """Tell whether this process may read from the terminal that is its stdin. A background process may not read the terminal's input."""
+    """Return whether this process may read from the terminal that is its stdin. A background process may not."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:  # the terminal is not the controlling terminal of this session
@@ -140,7 +141,7 @@ def _is_in_foreground() -> bool:
 
 
 def _relay(master: int, child: int, *, is_input: bool, output: int) -> None:
-    """Copy between the two terminals until the child has ended and its output is written. `child` is its pidfd.
+    """Copy between the two terminals until the child has ended and all its output is written. `child` is the child's pidfd.
 
     Output is copied even while the child doesn't read its input.
     """

@@ -1,4 +1,4 @@
-"""Options for the resources of a pod with one container. `job` loads this module at every start, so the module imports little."""
+"""Options for the resources of a pod with one container. `job` loads this module at every start, so it imports little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAGES = ("2Mi", "1Gi")
 
 
 def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for CPUs, memory and devices."""
+    """Add the options for CPUs, memory and devices, and for their location."""
     from nodeagent.core.model.topology import CORE_CLASSES
 
     parser.add_argument(
@@ -57,7 +57,7 @@ def add_amount_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_amounts(options: Any) -> dict[str, str]:
-    """Return the container's resource limits that the options request, as quantities by resource name."""
+    """Return the resource limits that the options request for the container, as quantities by resource name."""
     pages = {f"hugepages-{size}": getattr(options, f"hugepages_{size}") for size in _PAGES}
     devices = (one.partition("=") for one in options.device)
     return (
@@ -68,7 +68,9 @@ def read_amounts(options: Any) -> dict[str, str]:
 
 
 def find_wrong_option(options: Any, name: str, quiet: str = "") -> PodOptionError | None:
-    """Return the error for the first option with an invalid value. None means that the options describe a valid pod with this name."""
+    """Find the first option with an invalid value, and return the error about it. None means that the options describe a valid pod named
+    `name`.
+    """
     from nodeagent.formats.manifest.job_pod import PodOptionError, job_pod
 
     try:

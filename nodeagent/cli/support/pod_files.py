@@ -1,4 +1,4 @@
-"""Pods of manifests named on the command line: files, directories of files, or pipes such as stdin."""
+"""Pods from manifests that the command line names: files, directories of files, or pipes such as stdin."""
 
 import re
 import shlex
@@ -43,25 +43,24 @@ class PodFileError(NodeAgentError):
 
 
 class PodFile(Struct, frozen=True):
-    """A manifest with its pods, all of them valid."""
+    """Manifest with its pods, which are all valid."""
 
     path: str
-    """Path as named. For a file in a directory, it includes the directory."""
+    """Path that the user named. For a file in a named directory, it is the directory's path with the file's name."""
     content: bytes
     pods: tuple[ManifestPod, ...]
     claims: "tuple[ClaimDocument, ...]" = ()
-    """ResourceClaims and templates in the file."""
+    """ResourceClaims and ResourceClaimTemplates in the file."""
 
 
 def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods of manifests for trial decisions; see `read_workload_files`."""
+    """Read all pods from manifests, for trial decisions. Workloads are read as by `read_workload_files`."""
     return tuple(found.pod for file in read_workload_files(paths) for found in file.pods)
 
 
 def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests for trial decisions, and report ignored parts on stderr; see `read_pod_files`. A workload, such as a Deployment,
-    counts as one pod, namely its template. If a Pod or an earlier workload has the same name already, a number is appended to the pod's
-    name.
+    """Read manifests for trial decisions, and report ignored parts on stderr. A workload, such as a Deployment, counts as one pod, made
+    from its template. If another pod has the same name already, a number is appended to this pod's name.
     """
     files = _read_files(paths, _parse_workloads)
     # Several workloads may have the same name, a workload may have several templates, and a Pod may have a workload's name.
@@ -81,14 +80,14 @@ def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
 
 
 def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests in the agent's order: by file name, then by document.
+    """Read manifests, sorted by file name as in the agent, with the documents of a file in their order.
 
     Args:
-        paths: paths of files, pipes and directories.
+        paths: the paths of files, pipes and directories.
 
     Raises:
-        NodeAgentError: a file can't be read, a document is invalid, or none of the files contains a pod. The message contains every
-            finding.
+        NodeAgentError: a file can't be read, a document is invalid, or none of the files contains a pod. The message lists everything that
+            was found.
     """
     return _read_files(paths, _parse_documents)
 
@@ -113,7 +112,7 @@ def _read_files(
 
 
 def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") -> tuple[PodFile, ...]:
-    """Resolve the pods' claims with the documents of the files and with other documents."""
+    """Add to each pod the requests of its claims, which are defined in the files or in `others`."""
     if not any(found.pod.claims for file in files for found in file.pods):
         return tuple(files)
     from nodeagent.formats.manifest.claim_documents import ClaimDocuments
@@ -126,7 +125,9 @@ def resolve_claims(files: Sequence[PodFile], others: "Iterable[ClaimDocument]") 
 
 
 def resolve_installed_claims(files: Sequence[PodFile], directory: str) -> tuple[PodFile, ...]:
-    """Resolve the claims that the files don't define themselves. The installed manifests are searched; unreadable manifests are skipped."""
+    """Add to each pod the requests of those claims that the files don't define. The definitions are searched in the installed manifests;
+    unreadable manifests are skipped.
+    """
     if not any(claim.spec is None for file in files for found in file.pods for claim in found.pod.claims):
         return tuple(files)
     try:
@@ -168,7 +169,7 @@ def _read_contents(path: NamedFile) -> Iterable[tuple[str, bytes]]:
 
 
 def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
-    """Return the files of a scan, after a check that the scan is complete.
+    """Check that a scan of a directory is complete, and return the files that it found.
 
     Raises:
         PodFileError: the scan may have missed a file.
@@ -182,7 +183,7 @@ def require_complete(scan: ManifestScan, path: str) -> tuple[ManifestFile, ...]:
 
 
 def parse_pods(name: str, content: bytes) -> tuple[ManifestPod, ...]:
-    """Parse the pods of a manifest.
+    """Parse a manifest, and return its pods.
 
     Raises:
         DocumentError: a pod is invalid.
@@ -215,7 +216,7 @@ def _parse_workloads(name: str, content: bytes) -> "tuple[_Parsed, ...]":
 
 
 def _format_unknown(found: Finding) -> str:
-    """Format an unknown field as its name, its line and the name that is probably meant."""
+    """Format an unknown field as its name, its line and the name that the user probably meant."""
     if not found.field:  # this finding only contains the number of unknown fields that are not listed
         return found.allowed
     meant = found.allowed.removeprefix("unknown field").lstrip(", ")

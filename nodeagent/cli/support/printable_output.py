@@ -1,7 +1,6 @@
-"""Filter for all output and errors of commands. The filter escapes control characters, for instance in names, because terminals would act
-on them.
+"""Filter for everything that commands print. It escapes control characters, which names may contain and on which a terminal would act.
 
-Commands that draw on a terminal call `find_raw_output`, `find_raw_errors` or `write_coloured`.
+Commands that draw on a terminal bypass the filter with `find_raw_output`, `find_raw_errors` or `write_coloured`.
 """
 
 import re
@@ -15,7 +14,7 @@ from nodeagent.errors import printable
 
 _LAYOUT = re.compile(r"([\n\t])")
 _COLOURED = re.compile(r"([\n\t]|\x1b\[(?:0|3[0-9]|1;[39][0-9])m)")
-"""ECMA-48's colour sequences, as formatted by views/topology/text.py and views/check/node_check.py."""
+"""Pattern for newlines, tabs and the colour sequences (ECMA-48) of the views, which `write_coloured` doesn't escape."""
 
 
 class _PrintableOutput:
@@ -41,7 +40,9 @@ class _PrintableOutput:
 
 
 class _AnswerOutput(_PrintableOutput):
-    """Stdout of the command's own thread. Output of other threads is written to stderr, because CPU plugins may print."""
+    """Stream for stdout that only the command's own thread writes to. What other threads print goes to stderr, because CPU plugins may
+    print something.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -57,7 +58,7 @@ def _escaped(text: str, kept: re.Pattern[str]) -> str:
 
 @contextmanager
 def escape_output() -> Iterator[None]:
-    """Make stdout and stderr escape unprintable characters while the block runs."""
+    """Make stdout and stderr escape unprintable characters while the `with` block runs."""
     output, errors = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = cast("TextIO", _AnswerOutput(output)), cast("TextIO", _PrintableOutput(errors))
     try:
@@ -67,17 +68,17 @@ def escape_output() -> Iterator[None]:
 
 
 def find_raw_output() -> TextIO:
-    """Return the unfiltered stdout, for moving the cursor."""
+    """Return stdout without the filter, for a caller that moves the cursor."""
     return sys.stdout.stream if isinstance(sys.stdout, _PrintableOutput) else sys.stdout
 
 
 def find_raw_errors() -> TextIO:
-    """Return the unfiltered stderr, for drawing a progress bar."""
+    """Return stderr without the filter, for a caller that draws a progress bar."""
     return sys.stderr.stream if isinstance(sys.stderr, _PrintableOutput) else sys.stderr
 
 
 def write_coloured(text: str) -> None:
-    """Print a text and keep nodeagent's own colours."""
+    """Print a text without escaping nodeagent's own colours in it."""
     if isinstance(sys.stdout, _PrintableOutput):
         sys.stdout.write_coloured(text)
     else:

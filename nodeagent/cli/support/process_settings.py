@@ -1,4 +1,4 @@
-"""Settings of the process of `nodeagent job`, which the command inherits."""
+"""Settings that the process of `nodeagent job` applies to itself, and that the command inherits."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,8 +15,8 @@ _OF_REAL_TIME = ("fifo:", "rr:")
 
 
 def apply_process_settings(answer: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply settings, given by their names in a profile. Return the agent's answer with the applied settings, and with the reason for each
-    setting that could not be applied.
+    """Apply settings to this process. Their names are those in a profile. Return the agent's answer, with the applied settings added, and
+    with the reason for each setting that could not be applied.
     """
     quiet = {"profile": "", "applied": {}, "missing": {}, **answer.get("quiet", {})}
     applied, missing = dict(quiet["applied"]), dict(quiet["missing"])

@@ -1,4 +1,4 @@
-"""A progress bar for commands that take more than a second, shown only on a terminal."""
+"""Progress bar for commands that take more than a second. It is shown only on a terminal."""
 
 import os
 import sys
@@ -17,24 +17,24 @@ _BAR, _COUNT = (
     "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]",
     "{desc}: {n_fmt} [{elapsed}]",
 )
-"""Formats for tqdm. The default format of tqdm always counts in "it"."""
+"""Formats of the bar with and without a known total. They replace tqdm's default format, which always counts in "it"."""
 BEGUN = time.monotonic()
-"""Start time of the command on the monotonic clock. Bars are shown only after the command's first second, because each part of the command
-may take less than a second.
+"""Time on the monotonic clock when the command started. Bars are shown only after the command's first second, because each part of a longer
+command may take less than a second.
 """
 
 
 class Progress:
-    """Progress bar that counts steps while the `with` block runs, and disappears at its end."""
+    """Progress bar that counts steps while the `with` block runs, and disappears when the block ends."""
 
     def __init__(self, what: str, total: int | None = None, *, beside_output: bool = False) -> None:
-        """Prepare the bar, which appears after a second.
+        """Prepare the bar, which is shown only after the command's first second.
 
         Args:
-            what: name of the steps in the plural, such as `scenarios`.
-            total: largest number of steps, or None if unknown.
-            beside_output: whether the command also writes to stdout while the bar is shown. If both stdout and stderr are terminals, the
-                bar isn't shown in this case.
+            what: the name of the steps in the plural, such as `scenarios`.
+            total: the largest number of steps. None means that it is unknown.
+            beside_output: whether the command also prints to stdout while the bar is shown. In this case, no bar is shown if stdout and
+                stderr are both terminals.
         """
         self._what = what
         self._total = total
@@ -63,7 +63,7 @@ class Progress:
             self._begin()
 
     def tick(self) -> None:
-        """Refresh the bar to show that work continues within a step."""
+        """Redraw the bar, which shows that work continues within a step."""
         if self._bar is None:
             self._begin()
         elif time.monotonic() >= self._redrawn + self._bar.mininterval:

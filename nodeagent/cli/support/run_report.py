@@ -1,4 +1,4 @@
-"""The document of `nodeagent job --report FILE`. A process outside of the job observes the runs."""
+"""Document that `nodeagent job --report FILE` writes. A process outside of the job, the observer, observes the runs."""
 
 import json
 import os
@@ -36,8 +36,8 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _PARTS = 4
-"""Divisor for the time until the next sample: the time since the run's start is divided by this number. Memory that was in use for a
-quarter of the run is therefore sampled.
+"""Divisor of the time since the run's start; the quotient is the time until the next sample. Memory that is in use for a quarter of the run
+is therefore seen by a sample.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (
@@ -51,7 +51,7 @@ _SHARED = "others share these CPUs, so tasks are not counted; the listed tasks a
 def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocation, pipe: IO[bytes], ready: int) -> None:
     """Observe each run of the command until the pipe ends, and write its report to the planned file.
 
-    The first letter of each verdict is written to `ready`, or LOST if the report can't be written.
+    After each run, the first letter of the verdict is written to the descriptor `ready`, or LOST if the report can't be written.
     """
     socket = str(Path(answer["socket"]).with_name(Path(DEFAULT_SOCKET).name))
     runs = ReportedRuns(answer, location, partial(begin_others, location, socket))
@@ -83,13 +83,13 @@ def write_reports(plan: RunPlan, answer: Mapping[str, Any], location: JobLocatio
 
 
 def number_path(path: str, number: int, repeats: int) -> str:
-    """Return the path of a run's report. If there are several runs, the run's number is inserted before the file's suffix."""
+    """Return the path of the report on a run. If there are several runs, the run's number is inserted before the suffix."""
     file = Path(path)
     return path if repeats == 1 else str(file.with_name(f"{file.stem}-{number}{file.suffix}"))
 
 
 class ReportedRuns:
-    """Producer of the reports of a job's runs."""
+    """Observer that makes the reports on a job's runs."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class ReportedRuns:
         root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Prepare the reports of a job's runs.
+        """Prepare the observation of a job's runs.
 
         Args:
             answer: the agent's answer to the request for the job.
             location: CPUs, memory nodes and cgroup of the job, decoded from `answer`.
             begin_others: function that starts to observe other tasks, and returns a function that ends the observation.
             root: directory that contains proc/ and sys/.
-            clock: nanoseconds of a monotonic clock.
+            clock: function that returns the nanoseconds of a monotonic clock.
         """
         self._answer, self._location, self._begin_others, self._root = answer, location, begin_others, root
         self._cpus = location.exclusive_cpus or location.shared_cpus
@@ -120,8 +120,9 @@ class ReportedRuns:
         """Observe one run of the command, and return its report.
 
         Args:
-            begun: function called once all counters are running.
-            await_end: function that waits for at most the given seconds, and returns the result of the command once it has ended.
+            begun: function that is called once all counters are running.
+            await_end: function that waits for at most the given number of seconds. It returns the result of the command once the command
+                has ended, and None before.
         """
         with ExitStack() as counting:
             find_others = self._begin_others(counting)
@@ -170,7 +171,8 @@ class ReportedRuns:
 
 
 def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Callable[[], OtherTasks]:
-    """Start to observe other tasks on the job's CPUs, by the kernel's counters or else by the tasks' run times.
+    """Start to observe other tasks on the job's CPUs. For root's jobs with exclusive CPUs, the kernel counts them; otherwise, the tasks'
+    run times are compared.
 
     The returned function ends the observation.
     """
@@ -187,8 +189,8 @@ def begin_others(location: JobLocation, socket: str, counting: ExitStack) -> Cal
 
 
 def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], reason: str) -> OtherTasks:
-    """Find the tasks outside of the job that ran last on its CPUs. The run time of such a task on these CPUs is at most the increase of its
-    total run time.
+    """Find the tasks outside of the job that ran last on the job's CPUs. How long such a task ran there is unknown, but it is at most the
+    increase of its total run time.
     """
     cpus = location.exclusive_cpus or location.shared_cpus
     after = read_last_runs()
@@ -218,7 +220,7 @@ def _find_last_runners(location: JobLocation, before: Mapping[int, LastRun], rea
 
 
 def _describe_counted(view: NodeView, held: tuple[ExclusiveCpus, ...], end: Callable[[], Counted]) -> OtherTasks:
-    """Describe the tasks that the kernel has counted."""
+    """End the count, and describe the tasks that the kernel has counted."""
     try:
         document = describe_interference(view, held, *end())
     except NodeAgentError as err:

@@ -1,4 +1,4 @@
-"""Output to standard streams that may fail. Python's own errors about a failure are suppressed."""
+"""Output to standard streams for which writing may fail. Python's own error messages about such a failure are suppressed."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from typing import TextIO
 
 
 def write_error(text: str) -> None:
-    """Write a message to stderr. If writing fails, only the exit status shows the error."""
+    """Write a message to stderr. If writing fails, the error is ignored, and only the exit status tells that the command failed."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -15,5 +15,7 @@ def write_error(text: str) -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Discard buffered output. Otherwise Python flushes it at exit, reports a second error and changes the exit status."""
+    """Discard the buffered output of a stream that can't be written to. Otherwise, Python would flush it at exit, print a second error and
+    change the exit status.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

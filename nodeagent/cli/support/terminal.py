@@ -1,4 +1,4 @@
-"""A full-screen terminal with an alternate screen and input of single keys. The terminal is restored at the end, even after an error or a
+"""Full-screen terminal with an alternate screen, which reads single keys. The terminal is restored at the end, even after an error or a
 signal.
 """
 
@@ -33,7 +33,7 @@ _KEYS = {
 
 
 class Terminal:
-    """Terminal for drawing while the `with` block runs. Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP end the program."""
+    """Terminal for drawing while the `with` block runs. Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP end the program."""
 
     def __init__(self) -> None:
         self._undo = ExitStack()
@@ -67,17 +67,19 @@ class Terminal:
         self._undo.close()
 
     def size(self) -> tuple[int, int]:
-        """Return the current columns and lines. A terminal that reports no size counts as 80 by 24."""
+        """Return the current numbers of columns and lines. A terminal that reports no size counts as 80 by 24."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size.columns or 80, size.lines or 24
 
     def draw(self, lines: Sequence[str], reverse: int | None = None) -> None:
-        """Draw lines on the screen in one write, without clearing the screen first. The line with the index `reverse` is shown reversed."""
+        """Draw lines on the screen in one write, without clearing the screen first, so that it doesn't flicker. The line with the index
+        `reverse` is shown in reverse video.
+        """
         shown = [f"\x1b[7m{line}\x1b[m" if number == reverse else line for number, line in enumerate(lines)]
         _write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
 
     def key(self, seconds: float) -> str | None:
-        """Wait for a key and return its letter, or `up`, `down`, `page up`, `page down`.
+        """Wait for a key. Return its letter, or `up`, `down`, `page up` or `page down`.
 
         None means that the time is over, or that a signal arrived, for instance because the terminal was resized.
         """
@@ -109,12 +111,14 @@ def _write(text: str) -> None:
 
 
 def _write_at_once(text: str) -> None:
-    """Write without Python's buffer. After a signal has interrupted a write, the buffer would refuse further writes."""
+    """Write to stdout without Python's buffer. A buffer whose write was interrupted by a signal refuses to be written to again by the
+    signal's handler.
+    """
     os.write(sys.stdout.fileno(), text.encode())
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. This signal handler exists so that the signal ends the wait for a key."""
+    """Do nothing. This handler is installed so that the signal ends the wait for a key."""
 
 
 def _exit_by_signal(number: int, _frame: FrameType | None) -> None:

@@ -1,1 +1,1 @@
-"""The selected node of a command: the options that select the node, its state, its observed cgroups and processes, and trial decisions."""
+"""Node that a command is about: the options that select the node, its state, its observed cgroups and processes, and trial decisions."""

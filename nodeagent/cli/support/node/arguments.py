@@ -1,4 +1,4 @@
-"""Options that select a command's node, and the rules of trial decisions. Each option means the same in every command."""
+"""Options that select a command's node and the rules of trial decisions. Each option means the same for every command."""
 
 import argparse
 import shlex
@@ -12,7 +12,7 @@ _CONFIG_HELP = f"the configuration, if no running agent provides it (default: {D
 
 
 def add_agent_arguments(parser: argparse.ArgumentParser, config_help: str = _CONFIG_HELP) -> None:
-    """Add the options for the configuration and the socket of this node's agent."""
+    """Add `--config` and `--socket`, which select the configuration and the socket of this node's agent."""
     parser.add_argument("--config", type=NamedFile, metavar="FILE|-", help=config_help)
     parser.add_argument(
         "--socket", type=named_path, metavar="PATH", help=f"the agent's socket (default: {DEFAULT_SOCKET})"
@@ -20,15 +20,15 @@ def add_agent_arguments(parser: argparse.ArgumentParser, config_help: str = _CON
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
-    """Add the options that select the node: this node or another one, or with `described` also a described machine, which need not
-    exist.
+    """Add the options that select the node. Without these options, it is this node. With `described`, users can also describe a machine
+    that need not exist.
     """
     add_agent_arguments(parser)
     add_machine_arguments(parser, described=described)
 
 
 def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
-    """Add the options that name another machine than this one."""
+    """Add the options that select another machine than this one. With `described`, users can also describe a machine."""
     other = parser.add_mutually_exclusive_group()
     other.add_argument(
         "--root",
@@ -52,8 +52,8 @@ def add_machine_arguments(parser: argparse.ArgumentParser, *, described: bool = 
 
 
 def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = False) -> None:
-    """Add the options for trial decisions: the node and the rules. With `scenarios`, scenarios may name the rules instead of the
-    options.
+    """Add the options for trial decisions, which select the node and the rules. With `scenarios`, the help says that a scenario can name
+    the rules as well.
     """
     add_machine_arguments(parser, described=True)
     add_agent_arguments(
@@ -72,21 +72,21 @@ def add_what_if_arguments(parser: argparse.ArgumentParser, *, scenarios: bool = 
 
 
 def is_copied(options: argparse.Namespace) -> bool:
-    """Tell whether --root names another root than this node's own."""
+    """Return whether `--root` names a copied file system, that is, another directory than `/`."""
     return options.root is not None and Path(options.root).resolve() != Path("/")
 
 
 def is_elsewhere(options: argparse.Namespace) -> bool:
-    """Tell whether the options select a copied node or a file instead of this node."""
+    """Return whether the options select a copied or captured node instead of this node."""
     return options.machine is not None or is_copied(options)
 
 
 def format_inspect_command(options: argparse.Namespace) -> str:
-    """Return the command that shows the pods of the selected node, as a hint."""
+    """Format the command that shows the pods of the selected node, for a hint."""
     other = [("--root", options.root), ("--machine", options.machine)]
     return shlex.join(["nodeagent", "inspect", *(word for option, value in other if value for word in (option, value))])
 
 
 def find_own_config(options: argparse.Namespace) -> str:
-    """Return the path of the node's own configuration, on this node or below a copied root."""
+    """Return the path of the node's own configuration file, on this node or in a copied file system."""
     return f"{(options.root or '').rstrip('/')}{DEFAULT_CONFIG}"

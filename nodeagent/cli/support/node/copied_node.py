@@ -1,4 +1,4 @@
-"""State of another node, from a copied file-system root (`--root`) or a capture (`--machine`)."""
+"""State of another node, from a copy of its file system (`--root`) or a capture (`--machine`)."""
 
 import stat
 import time
@@ -31,9 +31,9 @@ def view_capture(topology: Topology, capture: Capture | None, path: str, config_
 
     Args:
         topology: the machine.
-        capture: the capture, or None if the file only describes a machine.
-        path: path of the file.
-        config_path: configuration that replaces the captured one, or None.
+        capture: the capture. None means that the file only describes a machine.
+        path: the path of the file.
+        config_path: a configuration that replaces the captured one. None means that the captured one is used.
 
     Raises:
         NodeAgentError: there is no configuration, or it is invalid for the machine.
@@ -56,11 +56,11 @@ def view_capture(topology: Topology, capture: Capture | None, path: str, config_
 
 
 def read_copied_node(root: str, config_path: str | None) -> NodeView:
-    """Return the state of a node from the copy of its file system.
+    """Read the state of a node from a copy of its file system.
 
     Args:
-        root: directory of the copy.
-        config_path: configuration that replaces the copied one, or None.
+        root: the directory of the copy.
+        config_path: a configuration that replaces the copied one. None means that the copied one is used.
 
     Raises:
         NodeAgentError: the state or the configuration can't be read, or the configuration is invalid for the machine.
@@ -85,7 +85,7 @@ def read_copied_node(root: str, config_path: str | None) -> NodeView:
 
 
 def read_hostname(root: str) -> str:
-    """Return the host name in a copied file system. The result is empty if the name can't be read."""
+    """Read the host name in a copied file system. The result is empty if the name can't be read."""
     for path in ("proc/sys/kernel/hostname", "etc/hostname"):
         try:
             content = state_files.read(f"{root}/{path}", max_bytes=_LONGEST_HOSTNAME)
@@ -97,7 +97,7 @@ def read_hostname(root: str) -> str:
 
 
 def _mark_copied(view: NodeView, at_ms: int) -> NodeView:
-    """Mark a view as the view of another node, read at the time `at_ms`. 0 means that the time is unknown."""
+    """Mark a view as the view of another node, as it was at the time `at_ms`. 0 means that this time is unknown."""
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_ms // 1000)) if at_ms else None
     return replace(view, is_here=False, at_ms=at_ms, copied_at=at)
 

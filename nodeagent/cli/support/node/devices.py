@@ -1,4 +1,4 @@
-"""Devices of the selected node. For trial decisions, the devices are read only if a pod needs any."""
+"""Devices of the selected node. For trial decisions, they are read only if a pod needs devices."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def read_selected_devices(options: argparse.Namespace) -> "tuple[Device, ...]":
     """Read the PCI devices of the selected node.
 
     Raises:
-        NodeAgentError: the devices can't be read, or a named file contains no devices.
+        NodeAgentError: the devices can't be read, or the file that `--machine` names contains no devices.
     """
     from nodeagent.formats.kernel.pci_devices import devices_of
 
@@ -40,10 +40,10 @@ def _read_sample(options: argparse.Namespace) -> SysfsSample:
 
 
 def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse.Namespace) -> WhatIf:
-    """Return the selected node with its devices, for decisions on these pods in addition to the node's own pods.
+    """Return the selected node with its devices added, if the given pods or the node's own pods need any.
 
     Raises:
-        NodeAgentError: the devices can't be read, or a named file contains no devices.
+        NodeAgentError: the devices can't be read, or the file that `--machine` names contains no devices.
     """
     is_described = options.topology is not None
     return _add_devices(
@@ -52,7 +52,7 @@ def add_selected_devices(what_if: WhatIf, pods: Iterable[Pod], options: argparse
 
 
 def add_this_nodes_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
-    """Return this node with its devices, for decisions on these pods in addition to the node's own pods.
+    """Return this node with its devices added, if the given pods or the node's own pods need any.
 
     Raises:
         SysfsError: a file is malformed, or can't be read.
@@ -61,7 +61,7 @@ def add_this_nodes_devices(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSample | None) -> WhatIf:
-    """Return a captured node with its devices, for decisions on these pods in addition to the node's own pods.
+    """Return a captured node with its devices added, if the given pods or the node's own pods need any.
 
     Raises:
         SysfsError: a captured file is malformed.
@@ -70,7 +70,7 @@ def add_captured_devices(what_if: WhatIf, pods: Iterable[Pod], devices: SysfsSam
 
 
 def _add_devices(what_if: WhatIf, pods: Iterable[Pod], read: Callable[[], SysfsSample | str]) -> WhatIf:
-    """Add the devices if a pod needs any. `read` returns the devices, or the reason why they are unknown."""
+    """Add the devices to a node if a pod needs any. `read` returns the devices, or the reason why they are unknown."""
     every = (*pods, *what_if.pods, *what_if.idle)
     gives = bool(what_if.managers.placement.devices)
     if not any(pod.near or pod.claims or (gives and pod.asks_for_devices) for pod in every):

@@ -1,4 +1,4 @@
-"""Observation of a node: its pods' cgroups, the processes in them, and host processes on exclusive CPUs."""
+"""Observation of a node: the pods' cgroups, the processes in them, and the host processes that may run on exclusive CPUs."""
 
 import os
 import time
@@ -20,7 +20,8 @@ from nodeagent.formats.node_view import NodeView, Observation
 
 
 def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
-    """Add the observed cgroups to a view, unless it has them already. The view then contains no processes except the main processes.
+    """Read the cgroups and add them to a view, unless the view has them already. Of the processes, the view then contains only the main
+    ones.
 
     Args:
         view: the view.
@@ -35,9 +36,10 @@ def add_cgroups(view: NodeView, *, only_pods: bool = False) -> NodeView:
 
 
 def add_observation(view: NodeView, *, host_processes: bool, only_pods: bool = False) -> NodeView:
-    """Add the observed cgroups and the processes in them, and on request host processes on exclusive CPUs (D12).
+    """Read the cgroups and the processes in them, and add them to a view. With `host_processes`, also add the host processes that may run
+    on exclusive CPUs (D12).
 
-    `only_pods` is as in `add_cgroups`.
+    `only_pods` means the same as for `add_cgroups`.
     """
     if view.observation is not None:
         return view if host_processes else replace(view, observation=replace(view.observation, host=None))
@@ -61,7 +63,7 @@ def add_observation(view: NodeView, *, host_processes: bool, only_pods: bool = F
 
 
 def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tuple[NodeView, ObservedCgroups | None]:
-    """Read the cgroups of pods. The returned view also has the paths of the units' cgroups."""
+    """Read the pods' cgroups, and append problems to `problems`. The returned view also contains the paths of pinned units' cgroups."""
     if view.cgroup_root is None:
         return view, None
     tree = CgroupTree(view.cgroup_root)
@@ -87,9 +89,7 @@ def _read_cgroups(view: NodeView, problems: list[str], *, only_pods: bool) -> tu
 
 
 def _list_paths(view: NodeView) -> list[str]:
-    """Return the paths to read: the pods' cgroup, the cgroups of the view's pods and containers, and the cgroups that contain their
-    cpusets.
-    """
+    """List the cgroups to read: the pods' top cgroup, those of the view's pods and containers, and those whose cpuset applies to them."""
     entries = [entry for entry in view.state.own_entries() if not entry.pins_units]
     own = [
         path
@@ -100,10 +100,10 @@ def _list_paths(view: NodeView) -> list[str]:
 
 
 def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Return the processes of each container by cgroup path, and one misplaced process of each container that has misplaced processes.
+    """Return the processes of each container by cgroup path, and, for each container with misplaced processes, one of them.
 
-    A misplaced process is in the container's own cgroup instead of a child cgroup. The kernel allows this only while the payload cgroup has
-    no processes, and lets none enter it meanwhile. Unreadable cgroups are left out.
+    A misplaced process is in the container's own cgroup, although the cgroup `payload` below it exists. The kernel allows this only while
+    `payload` has no processes, and then no process can enter `payload`. Unreadable cgroups are left out.
     """
     if view.cgroup_root is None:
         return {}, {}
@@ -122,7 +122,9 @@ def _read_processes(view: NodeView) -> tuple[dict[str, tuple[int, ...]], dict[st
 
 
 def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> dict[str, int]:
-    """Find main processes that are no longer in the cgroup in which they were started."""
+    """Find containers whose main process has left the cgroup in which it was started. Return the process ID by the
+    container's cgroup path.
+    """
     strays = {}
     for entry in view.state.entries:
         for status in (status for container, status in entry.pairs() if container.is_launched):
@@ -134,7 +136,9 @@ def _find_strays(view: NodeView, processes: Mapping[str, Collection[int]]) -> di
 
 
 def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeView) -> HostProcesses:
-    """Find host processes that may run on exclusive CPUs (D12), and interrupts that may arrive there without a container's request."""
+    """Find host processes that may run on exclusive CPUs (D12), and interrupts that may arrive there although no container of these CPUs
+    requested them.
+    """
     if not exclusive:
         return HostProcesses()
     from nodeagent.edge.kernel.interrupts import find_interrupts_on
@@ -157,7 +161,7 @@ def _find_host_processes(exclusive: CpuSet, managed: frozenset[int], view: NodeV
 
 
 def _find_requested_interrupts(state: NodeState) -> dict[int, CpuSet]:
-    """Return the CPUs of the containers that request interrupts, by number of the interrupt."""
+    """Return the CPUs to which each interrupt goes because a container requested it, by the interrupt's number."""
     from nodeagent.core.host.irq_owners import assign_interrupts, interrupt_requests
     from nodeagent.edge.kernel.host_settings import HostSettingsFiles
 

@@ -1,4 +1,6 @@
-"""Reader of a node's saved state, used if the agent doesn't answer. The resource managers check the saved state."""
+"""Reader of this node's saved state, for the case that the agent doesn't answer. The saved state is checked with the resource managers'
+rules.
+"""
 
 import os
 from collections.abc import Mapping
@@ -30,7 +32,7 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
 
     Args:
         config: the node's configuration.
-        config_path: file of the configuration.
+        config_path: the path of the configuration file.
         down: the reason why the agent doesn't answer.
 
     Raises:
@@ -64,7 +66,7 @@ def read_saved_node(config: Config, config_path: str, down: ApiUnavailable) -> N
 
 
 def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
-    """Describe the mismatches between a saved state and the node's configuration and machine."""
+    """Describe where a saved state doesn't fit the node's configuration or machine."""
     return [
         f'{path} was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
         for field, policy in policies_of(node.config.placement).items()
@@ -73,7 +75,9 @@ def find_misfits(node: NodeSetup, saved: SavedState, path: str) -> list[str]:
 
 
 def _confirm_starts(entry: PodEntry, started_at_ms: Mapping[str, int]) -> PodEntry:
-    """Add the start times that the agent had not saved. `started_at_ms` contains the start times in the launcher's records, by run ID."""
+    """Add start times that the agent had not saved before it stopped. `started_at_ms` contains the start times from the launcher's records,
+    by run ID.
+    """
     for status in entry.containers:
         if status.is_started and status.started_at_ms is None:
             entry = entry.with_status(replace(status, started_at_ms=started_at_ms.get(run_id(entry, status))))
@@ -81,7 +85,9 @@ def _confirm_starts(entry: PodEntry, started_at_ms: Mapping[str, int]) -> PodEnt
 
 
 def _ask_launcher(node: NodeSetup, problems: list[str]) -> tuple[str | None, tuple[RunStatus, ...] | None]:
-    """Ask the launcher, which keeps running without the agent, for the pods' cgroup and the runs."""
+    """Ask the launcher, which keeps running without the agent, for the path of the pods' cgroup and for the runs. Append an error to
+    `problems`.
+    """
     client = LauncherClient(Path(node.config.launcher_socket))
     try:
         root = node.config.cgroup_root or client.hello().cgroup

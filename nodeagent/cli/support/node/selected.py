@@ -1,4 +1,4 @@
-"""State of the selected node of a command: this node, a copied file-system root (`--root`), or a capture in a file (`--machine`)."""
+"""State of the node that the options select: this node, a copied file system (`--root`), or a capture in a file (`--machine`)."""
 
 import argparse
 
@@ -11,7 +11,8 @@ from nodeagent.formats.node_view import NodeView, ViewReader
 def read_node(options: argparse.Namespace) -> NodeView:
     """Read the state of the selected node.
 
-    This node's running agent reports its own configuration; for another node, `--config` takes precedence over the captured configuration.
+    For this node, `--config` is used only if the agent doesn't answer, because a running agent reports its own configuration. For another
+    node, `--config` takes precedence over the captured configuration.
 
     Raises:
         NodeAgentError: the state or the configuration can't be read, or don't match the machine.
@@ -27,9 +28,9 @@ def read_node(options: argparse.Namespace) -> NodeView:
 
 
 def read_node_for_display(options: argparse.Namespace, read: ViewReader | None = None) -> NodeView:
-    """Read the state of the selected node for display. An invalid configuration of this node does not hide its running pods.
+    """Read the state of the selected node for display. The running pods of this node are shown even if its configuration is invalid.
 
-    `read` is as in `read_this_node`.
+    `read` means the same as for `read_this_node`.
 
     Raises:
         NodeAgentError: see `read_node`.

@@ -1,4 +1,4 @@
-"""The selected machine of a command: this machine, a copied file-system root (`--root`), or a machine in a file (`--machine`)."""
+"""Machine that the options select: this machine, a copied file system (`--root`), or a machine in a file (`--machine`)."""
 
 import argparse
 import os
@@ -17,11 +17,11 @@ from nodeagent.formats.topology.topology_json import TopologyDocumentError, topo
 
 
 class SourceError(NodeAgentError):
-    """The named file doesn't have the content that the command needs."""
+    """The named file doesn't contain what the command needs."""
 
 
 def read_topology(options: argparse.Namespace) -> Topology:
-    """Read the selected machine's topology, which requires neither an agent nor a configuration.
+    """Read the selected machine's topology. Neither an agent nor a configuration is needed.
 
     Raises:
         NodeAgentError: the machine can't be read.
@@ -35,7 +35,7 @@ def read_machine_file(path: str) -> tuple[Topology, Capture | None]:
     """Read the file that `--machine` names. The capture is None if the file only describes a machine.
 
     Raises:
-        NodeAgentError: the file is neither a capture nor a description.
+        NodeAgentError: the file can't be read, or is neither a capture nor a description.
     """
     content = read_named(path, MAX_BYTES)
     if content is None:
@@ -47,8 +47,8 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
     """Decode a capture or the description of a machine. The capture is None for a description.
 
     Args:
-        content: content of the file.
-        path: name of the file, for errors.
+        content: the content of the file.
+        path: the name of the file, for errors.
 
     Raises:
         NodeAgentError: the file is neither a capture nor a description.
@@ -65,7 +65,7 @@ def decode_machine_file(content: bytes, path: str) -> tuple[Topology, Capture | 
 
 
 def is_unconfigured(options: argparse.Namespace) -> bool:
-    """Tell whether the node has no configuration file, and the options don't name one either."""
+    """Return whether the selected node has no configuration file, and the options don't name one either."""
     if options.config is not None:
         return False
     if options.machine is not None:
@@ -75,7 +75,7 @@ def is_unconfigured(options: argparse.Namespace) -> bool:
 
 
 def is_without_agent(options: argparse.Namespace) -> bool:
-    """Tell whether the selected node has no agent, no saved state and no configuration.
+    """Return whether the selected node certainly has no agent, no saved state and no configuration.
 
     Raises:
         NodeAgentError: a named capture can't be read.

@@ -26,20 +26,21 @@ LAST_CONFIG_PATH = f"{Config().state_directory}/{LAST_CONFIG}"
 
 
 class UnknownStateError(NodeAgentError):
-    """The node's state is unknown."""
+    """The state of this node can't be determined."""
 
 
 class NeverSavedError(UnknownStateError):
-    """The agent isn't running, and there is no saved state."""
+    """The agent isn't running, and it has never saved a state."""
 
 
 def read_this_node(config_path: str, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Ask the agent for this node's state, or else read the saved state.
+    """Ask the agent for this node's state. If the agent doesn't answer, read the saved state.
 
     Args:
-        config_path: configuration, which is read only if the agent doesn't answer. The agent reports its own.
-        socket: the agent's socket. None means the default socket, and if the agent doesn't answer there, the configured socket.
-        read: decoder of the agent's answer. Repeated calls can reuse it. None means a new decoder, which decodes everything.
+        config_path: the configuration. It is used only if the agent doesn't answer, because a running agent reports its own configuration.
+        socket: the agent's socket. None means the default socket or, if the agent doesn't answer there, the configured socket.
+        read: the decoder of the agent's answer. A caller that asks repeatedly can pass the same decoder, which decodes only what has
+            changed. None means a new decoder.
 
     Raises:
         NodeAgentError: neither the agent's answer nor the saved state can be read.
@@ -56,7 +57,9 @@ def read_this_node(config_path: str, socket: str | None, read: ViewReader | None
 
 
 def _read_without_answer(config_path: str, socket: str | None, read: ViewReader, down: ApiUnavailable) -> NodeView:
-    """Ask the agent at its configured socket, or else read the saved state. `down` is the error of the attempt at the default socket."""
+    """Ask the agent at its configured socket. If it doesn't answer there either, read the saved state. `down` is the error from the default
+    socket.
+    """
     config = load_config(config_path)
     other_socket = socket_path(config)
     if socket is None and other_socket != DEFAULT_SOCKET:
@@ -70,9 +73,9 @@ def _read_without_answer(config_path: str, socket: str | None, read: ViewReader,
 
 
 def read_this_node_for_display(config_path: str | None, socket: str | None, read: ViewReader | None = None) -> NodeView:
-    """Read this node's state for display, even if the agent isn't running because its configuration is invalid.
+    """Read this node's state for display, even if its configuration is invalid and the agent therefore isn't running.
 
-    In this case, the configuration of the agent's last run is used. A named configuration must be valid.
+    In this case, the configuration that the agent used last is taken instead. A configuration that the user names must be valid.
     """
     try:
         return read_this_node(config_path or DEFAULT_CONFIG, socket, read)
@@ -101,7 +104,7 @@ def _ask_agent(socket: str, read: ViewReader) -> NodeView:
 
 
 def read_saved_state(config: Config, root: str = "") -> SavedState | None:
-    """Read the state that the agent has saved below a root. None means that there is no saved state.
+    """Read the state that the agent has saved, in the file system below `root`. None means that there is no saved state.
 
     Raises:
         NodeAgentError: the state cannot be read.
@@ -120,15 +123,15 @@ def read_saved_state(config: Config, root: str = "") -> SavedState | None:
 
 
 def read_save_time_ms(config: Config, root: str) -> int:
-    """Return the time when the existing state was saved."""
+    """Return the time at which the state was saved. The state's file must exist."""
     return Path(root + state_path(config)).stat().st_mtime_ns // 1_000_000
 
 
 def state_path(config: Config) -> str:
-    """Return the path of the file with the agent's saved state."""
+    """Return the path of the file in which the agent saves its state."""
     return str(Path(config.state_directory) / STATE_FILE)
 
 
 def socket_path(config: Config) -> str:
-    """Return the path of the socket with the agent's local API."""
+    """Return the path of the agent's socket for its local API."""
     return f"{config.runtime_directory}/agent.sock"

@@ -1,4 +1,4 @@
-"""The node for trial decisions: this node, or a copied, captured or described node, under its own or another configuration."""
+"""Node for trial decisions: this node, or a copied, captured or described one, under its own or another configuration."""
 
 import argparse
 from pathlib import Path
@@ -34,21 +34,21 @@ _ABSENT_HINT = "name one with --config FILE, for example examples/config.yaml (`
 
 
 class WhatIfError(NodeAgentError):
-    """There is no node for trial decisions."""
+    """The node can't be used for trial decisions."""
 
 
 class WhatIfMachine(Struct, frozen=True):
-    """Machine for trial decisions, with the pods on it."""
+    """Machine for trial decisions, and the node's state with its pods."""
 
     topology: Topology
     where: str
-    """Origin of the machine, in a few words."""
+    """Short text that says where the machine's description is from."""
     known: NodeView | None = None
-    """State of the node. None means that the node has no pods, or that its pods are ignored."""
+    """State of the node. None means that the node has no pods, or that the user wants its pods to be ignored."""
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Pods with allocated resources, in the order of their decisions."""
+        """Pods that have allocated resources, in the order of the decisions on them."""
         return () if self.known is None else self.known.state.holding_pods()
 
 
@@ -56,14 +56,14 @@ class WhatIfNode(Struct, frozen=True):
     what_if: WhatIf
     config: Config
     source: str
-    """Origin of the configuration: the path of its file, or a description."""
+    """File name of the configuration, or a text that says where the configuration is from."""
     where: str
-    """Origin of the machine, in a few words."""
+    """Short text that says where the machine's description is from."""
     state: NodeState | None = None
-    """State of the node. None means that the node has no pods, or that its pods are ignored."""
+    """State of the node. None means that the node has no pods, or that the user wants its pods to be ignored."""
     has_partitions: bool | None = None
-    """Whether the node's kernel supports cpuset partitions below other cgroups (6.7). None means that this is unknown, or that none of the
-    pods needs partitions.
+    """Whether the node's kernel supports cpuset partitions below other cgroups (6.7). None means that this is unknown, or that no partition
+    is needed, because `hostIsolation` is none.
     """
 
 
@@ -71,8 +71,8 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
     """Read the selected machine and the pods on it.
 
     Args:
-        options: options that select the node.
-        otherwise: configuration for reading the pods if the node has none of its own.
+        options: the options that select the node.
+        otherwise: a configuration with which to read the pods if the node has no configuration of its own.
 
     Raises:
         NodeAgentError: the machine can't be read, or its pods are unknown.
@@ -102,7 +102,7 @@ def read_what_if_machine(options: argparse.Namespace, otherwise: str | None = No
 
 
 def find_errata(options: argparse.Namespace) -> Errata:
-    """Return the rules that the options request: nodeagent's own rules, or kubelet's rules with kubelet's errata."""
+    """Return the rules of the decisions, as requested with `--errata`: nodeagent's own rules, or those of a kubelet with its bugs."""
     return Errata.FIXED if options.errata is None else Errata(options.errata)
 
 
@@ -111,9 +111,9 @@ def create_empty_node(machine: WhatIfMachine, config: Config, path: str, errata:
 
     Args:
         machine: the machine.
-        config: the node's configuration.
-        path: file of the configuration.
-        errata: rules to decide by.
+        config: the configuration of the node.
+        path: the path of the configuration file.
+        errata: the rules by which to decide.
 
     Raises:
         NodeAgentError: the configuration is invalid for the machine.
@@ -128,7 +128,7 @@ def create_empty_node(machine: WhatIfMachine, config: Config, path: str, errata:
 
 
 def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
-    """Read the selected node with its pods.
+    """Read the selected node and its pods, for trial decisions.
 
     Raises:
         NodeAgentError: machine, configuration or state can't be read, or don't match.
@@ -160,7 +160,7 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
 
 
 def create_what_if_node(known: NodeView) -> WhatIfNode:
-    """Return a known node with its pods, under its own configuration.
+    """Return a node whose state was read, with its pods and under its own configuration, for trial decisions.
 
     Raises:
         WhatIfError: a CPU plugin of its configuration can't be loaded.
@@ -177,8 +177,8 @@ def _build_what_if(node: NodeSetup, promises: Promises, state: NodeState) -> Wha
 
 
 def has_partitions(known: NodeView, config: Config) -> bool | None:
-    """Tell whether the kernel supports cpuset partitions below other cgroups. None means that this is unknown, or that none of the pods
-    needs a partition.
+    """Return whether the kernel supports cpuset partitions below other cgroups. None means that this is unknown, or that no partition is
+    needed, because `hostIsolation` is none.
     """
     if config.host_isolation == "none":
         return None
@@ -194,7 +194,7 @@ def _set_up_node(
 
 
 def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata: Errata = Errata.FIXED) -> NodeSetup:
-    """Return the node, or raise an error if its configuration is invalid for its machine."""
+    """Return the node. If its configuration is invalid for its machine, raise an error that describes each problem."""
     if isinstance(node, NodeSetup):
         return node
     raise WhatIfError(
@@ -212,7 +212,7 @@ def _require_fit(node: NodeSetup | tuple[StartRefused, ...], source: str, errata
 
 
 def _load_plugins(node: NodeSetup, source: str) -> NodeSetup:
-    """Load the node's CPU plugins, because its decisions depend on them."""
+    """Load the CPU plugins that the node's configuration names, because decisions depend on them."""
     config, missing = load_plugins(node.config)
     if not missing:
         return with_plugins(node, config.placement.cpu_plugins) if config.placement.cpu_plugins else node
