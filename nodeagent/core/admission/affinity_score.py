@@ -1,10 +1,10 @@
-"""Choice between sets of NUMA nodes by their allocated share, in the two forms of KEP-6007.
+"""Choice between sets of NUMA nodes by the share that is already allocated, in the two versions of KEP-6007.
 
-`prefer-most-allocated-numa-node` is the first form. Each manager compares the allocated percentages of two single nodes. A manager
-abstains if the percentages are equal. If managers disagree, there is no preference.
+`prefer-most-allocated-numa-node` is the first version. Each manager votes for one of two nodes: the one of which a larger percentage is
+allocated. If the percentages are equal, the manager abstains. If managers disagree, there is no preference.
 
-`numa-allocation-strategy` is the present form (kubernetes/enhancements 6332). Each resource with hints scores a set of nodes from 1 to
-100. Between sets that are otherwise equally good, the weighted mean of the scores decides.
+`numa-allocation-strategy` is the present version (kubernetes/enhancements 6332). Each resource that gives hints scores a set of nodes from
+1 to 100. Among sets that are otherwise equally good, the weighted mean of the scores decides.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,9 @@ from nodeagent.core.resources.resource import Resource, ResourceHints, Share
 
 
 def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b: int) -> int | None:
-    """Return the node that the managers prefer of two NUMA nodes. None means that the managers disagree, or that all of them abstain."""
+    """Return which of two NUMA nodes the managers prefer, by `prefer-most-allocated-numa-node`. None means that the managers disagree or
+    all abstain.
+    """
     votes = set()
     for manager in managers:
         shares = manager.list_shares(promises, manager.name)
@@ -31,14 +33,14 @@ def preferred_of_two(managers: Iterable[Resource], promises: Promises, a: int, b
 def rank_by_strategy(
     topology: TopologyManager, managers: Iterable[Resource], promises: Promises, hints: ResourceHints
 ) -> SetRank | None:
-    """Return a function that ranks sets of NUMA nodes by `numa-allocation-strategy`, where the lowest rank is best. None means that the
-    option isn't in use.
+    """Return a function that ranks sets of NUMA nodes by `numa-allocation-strategy`. The set with the lowest rank is best. None means that
+    the option isn't set.
 
     Args:
         topology: the topology manager, with its options.
-        managers: all managers.
-        promises: the promises before this merge.
-        hints: the hints to be merged. A resource whose hints accept any node isn't scored.
+        managers: all resource managers.
+        promises: the allocations before this decision.
+        hints: the hints that will be merged. Resources whose hints accept every node don't take part in the ranking.
     """
     if topology.strategy is None:
         return None
@@ -68,7 +70,7 @@ def rank_by_strategy(
 
 
 def _compute_percent(shares: Iterable[Share], mask: NumaMask) -> int | None:
-    """Return the percentage that is allocated of a resource on these nodes. None means that the nodes have none of the resource."""
+    """Return the allocated percentage of a resource on these NUMA nodes. None means that the nodes have none of the resource."""
     inside = [share for share in shares if not share.nodes & ~mask]
     allocatable = sum(share.allocatable for share in inside)
     return sum(share.allocated for share in inside) * 100 // allocatable if allocatable > 0 else None

@@ -1,9 +1,8 @@
-"""Requirements of pods: a certain NUMA node, a class of cores, or nearness to devices. For such a pod, the managers see only the resources
-that the pod may get.
+"""Requirements of a pod that kubelet lacks: a certain NUMA node, a class of cores, or nearness to devices. The managers decide on such a
+pod as if the machine had only the CPUs and memory that the pod may use.
 
-kubelet has no such requirements, and its rules stay unchanged. The managers decide by the configured policy as if all other resources were
-allocated, or as if the machine had no other cores. Hints, whole cores, nodes and sockets then consist only of the permitted CPUs. Devices
-give hints as in kubelet's device manager (near.py).
+All rules of kubelet stay unchanged. CPUs on forbidden NUMA nodes count as allocated, and cores of other classes as absent. Devices near
+which the pod should be placed give hints, like those of kubelet's device manager (near.py).
 """
 
 from operator import is_
@@ -20,7 +19,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
-    """Return the managers limited to the resources that this pod may use."""
+    """Return the managers, limited to those CPUs, memory and devices that this pod may use."""
     limited = tuple(resource.limited_to(pod) for resource in providers.resources)
     if not all(map(is_, limited, providers.resources)):
         providers = replace(providers, resources=limited)
@@ -36,7 +35,14 @@ def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
 
 
 def unfit(providers: Providers, machine: Topology, pod: PodDemand, *, has_static_cpus: bool) -> Refusal | None:
-    """Refuse a pod whose requirements the machine can't meet even without other pods. None means that the pod may be admitted."""
+    """Return a refusal if the machine couldn't meet the pod's requirements even without other pods. None means that it could.
+
+    Args:
+        providers: the managers.
+        machine: the machine.
+        pod: the pod's demand.
+        has_static_cpus: whether the CPU manager's policy is `static`.
+    """
     if pod.core_class is not None or pod.numa_node is not None:
         has_own = has_static_cpus and pod.asks_for_cpus
         refusal = _refuse_missing_cores(machine, pod, has_own=has_own) or _refuse_missing_node(
@@ -56,7 +62,9 @@ def _refuse_missing_devices(providers: Providers, pod: PodDemand) -> Refusal | N
 
 
 def _refuse_missing_resources(providers: Providers, pod: PodDemand) -> Refusal | None:
-    """Refuse extended resources that no manager allocates. kubelet would run the pod without them (removeMissingExtendedResources)."""
+    """Refuse a pod that requests extended resources that the node doesn't have. kubelet would run a static pod without them
+    (removeMissingExtendedResources).
+    """
     is_ignored = Erratum.MISSING_DEVICES_LEFT_OUT in providers.quirks
     if is_ignored or not any(container.devices for container in pod.containers):
         return None

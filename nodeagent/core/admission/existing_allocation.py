@@ -1,7 +1,7 @@
-"""Pods that already hold all requested resources, for instance after a restart, or on a node that kubelet managed before.
+"""Renewed admission of pods that already hold all requested resources, for instance after a restart of the agent, or on a node that kubelet
+managed before.
 
-If such a pod is admitted again, new resources aren't allocated, and the pod is never refused (Erratum.POD_ALLOCATED_AGAIN and the errata
-after it describe kubelet's behaviour).
+Such a pod keeps its allocation and is never refused. kubelet behaves differently (Erratum.POD_ALLOCATED_AGAIN and the errata after it).
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Tell whether a pod holds all requested resources. If the pod also has other containers, plain init containers don't count, because
-    they may have ended and released their holdings.
+    """Return whether a pod already holds all requested resources. Plain init containers count only if all of the pod's containers are of
+    this kind, because they may have ended and released their resources.
 
     Args:
-        managers: the managers, as built.
-        held: the pod's holdings.
-        pod: the pod's requests.
-        by_pod: whether the pod as a whole gets one allocation, which its containers share.
-        is_running: whether the pod was admitted before.
+        managers: the resource managers of the node.
+        held: the pod's allocation.
+        pod: the pod's demand.
+        by_pod: whether one allocation is made to the whole pod, and its containers divide it.
+        is_running: whether the pod was admitted before the agent's start.
     """
     if pod.is_skipped:
         # The pod gets no new allocation, and keeps its holdings from before its feature gate was turned off (KEP-5526).
@@ -46,8 +46,8 @@ def holds_all(
 def kept_hints(
     topology: TopologyManager, managers: Sequence[Resource], held: PodPromises, pod: PodDemand
 ) -> tuple[tuple[str, Hint], ...]:
-    """Return a pod's stored hints. If one of them is missing, return hints that are derived from the NUMA nodes of the containers'
-    holdings.
+    """Return the NUMA hints that are stored for a pod. If a container has none, return hints derived from the NUMA nodes of the containers'
+    allocations.
     """
     names = sorted(container.name for container in pod.containers)
     if {name for name, _ in held.hints} == set(names):
@@ -65,7 +65,7 @@ def kept_hints(
 
 
 def kept_deltas(managers: Sequence[Resource], pod: PodDemand) -> MetricDeltas:
-    """Return the increments of metrics with which kubelet counts the admission of a pod that already holds its resources."""
+    """Return the metric increments by which kubelet counts the renewed admission of a pod that already holds its resources."""
     if pod.is_skipped:
         return ()
     return tuple(delta for container in pod.containers for m in managers for delta in m.found_deltas(container))

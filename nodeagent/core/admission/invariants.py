@@ -1,8 +1,8 @@
-"""Invariants of allocations, checked before each save (where a violation is a bug) and after each load.
+"""Invariants of allocations that all resources share. The agent checks them before each save, where a violation is a bug in the agent, and
+after each load.
 
-The invariants hold only while no errata are reproduced. With `errata: kubelet-1.36`, violations are therefore only reported. This module
-contains the invariants that all resources share. A resource's own invariants are in its package, for example
-core/resources/cpu/invariants.py.
+The invariants need not hold while errata are reproduced, so violations are then only reported. Further invariants of one resource are in
+the resource's package, for example core/resources/cpu/invariants.py.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devi
 
 
 def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return a violation for each allocation of a pod that isn't active, or of a container that the pod doesn't have."""
+    """Yield a violation for each allocation to a pod that isn't active, or to a container that its pod doesn't have."""
     pods = {pod.uid: pod for pod in active}
     for uid, held in promises.pods:
         pod = pods.get(uid)
@@ -32,8 +32,8 @@ def orphans(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
 
 
 def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Return a violation for each device that two containers hold, although sharing isn't allowed. A pod's containers may share devices
-    with the pod's plain init containers. Any containers may share the devices of a shared claim.
+    """Yield a violation for each device that two containers hold without permission. A plain init container may share devices with the
+    other containers of its pod, and all users of a claim may share the claim's devices.
     """
     if not taken_devices(promises):
         return
@@ -59,7 +59,7 @@ def shared_devices(promises: Promises, active: tuple[Pod, ...]) -> Iterator[Viol
 
 
 def claims_without_holders(promises: Promises) -> Iterator[Violation]:
-    """Return a violation for each claimed device that no container of the claim's pod holds."""
+    """Yield a violation for each device that is allocated to a pod's claim, but to none of the pod's containers."""
     for uid in sorted({uid for _, uid in list_claim_owners(promises)}):
         held = promises.of_pod(uid)
         kept = {claim.claim: set(claim.devices) for claim in find_held_claims(held)}

@@ -1,4 +1,6 @@
-"""Limits for the jobs of an ordinary user. The sum of all jobs of one user must stay within the limits. Root has no limits."""
+"""Limits on the jobs and reservations of a user other than root. They apply to the sum of the user's jobs, and to the sum of the user's
+reservations.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
@@ -13,14 +15,14 @@ _NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 def find_exceeded_bound(
     bounds: JobBounds, held: Iterable[Pod], job: Pod, reserved: Mapping[str, Collection[str]] = _NONE
 ) -> str | None:
-    """Describe the limit that a job would exceed together with the user's other jobs. None means that the job stays within all limits.
+    """Return a message about the limit that the user's jobs would exceed if this job were added. None means that they would exceed no
+    limit.
 
     Args:
-        bounds: the limits.
-        held: the user's other jobs.
-        job: the job.
-        reserved: names of the resources that a job takes from a reservation, by the UID of the job's pod. Amounts of these resources don't
-            count here.
+        bounds: the user's limits.
+        held: pods of the user's other jobs.
+        job: pod of the new job.
+        reserved: resources that a job takes from a reservation, by the UID of the job's pod. They don't count towards the limits of jobs.
     """
     pods = (*held, job)
     if len(pods) > bounds.max_per_user:
@@ -29,8 +31,8 @@ def find_exceeded_bound(
 
 
 def find_exceeded_reservation_bound(bounds: JobBounds, held: Iterable[Pod], new: Pod) -> str | None:
-    """Describe the limit that a reservation would exceed together with the user's other reservations. None means that the reservation
-    stays within all limits.
+    """Return a message about the limit that the user's reservations would exceed if this reservation were added. None means that they would
+    exceed no limit.
     """
     pods = (*held, new)
     if len(pods) > bounds.max_reservations:

@@ -1,7 +1,7 @@
-"""The managers of all resources. They allocate at a pod's admission, release when the pod's containers start or end, and restore promises
-from saved files.
+"""The managers of all resources. They allocate when a pod is admitted, release when containers start or end, and restore promises from
+saved files.
 
-Each function takes promises and returns new ones. This module doesn't use a clock, files or cgroups. The daemon acts on the results.
+Each function takes promises and returns new promises, without access to clock, files or cgroups. The daemon applies the results.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,30 +50,30 @@ Item = TypeVar("Item")
 
 
 class Managers(Struct, frozen=True):
-    """Everything that a decision needs, built once from the machine and the configuration."""
+    """All inputs of a decision that don't depend on pods. They are built once from the machine and the configuration."""
 
     topology: Topology
     placement: Placement
     reserved: CpuSet
-    """CPUs that are never allocated exclusively. The set is empty under policy `none`."""
+    """CPUs that are reserved and therefore never allocated exclusively. Empty under policy `none`."""
     providers: Providers
     rules: DemandRules
     quirks: frozenset[Erratum]
     plugged: "tuple[DevicePool, ...]" = ()
-    """Pools of the devices that device plugins offer."""
+    """Pools of devices that device plugins have reported."""
 
     @property
     def grantable(self) -> CpuMask:
-        """Return the CPUs that may be allocated exclusively. The set is empty under policy `none`."""
+        """Return the CPUs that can be allocated exclusively. The result is empty under policy `none`."""
         return self.providers.of(CpuResource).manager.grantable
 
     @property
     def cpu_plugins(self) -> tuple[CpuPlugin, ...]:
-        """CPU plugins of the configuration."""
+        """Return the CPU plugins in the configuration."""
         return self.providers.of(CpuResource).manager.plugins
 
     def is_pod_level(self, pod: Pod) -> bool:
-        """Whether the pod gets one allocation as a whole, which its containers share (KEP-5526)."""
+        """Return whether the managers allocate to the pod as a whole, and then divide this allocation among its containers (KEP-5526)."""
         return self.rules.gates.is_managed_pod(pod)
 
     def knowing(
@@ -83,12 +83,12 @@ class Managers(Struct, frozen=True):
         *,
         has_devices: bool = False,
     ) -> "Managers":
-        """Return the managers with devices added, for decisions on pods that name or request devices.
+        """Return a copy of the managers that also knows devices. It is needed for decisions on pods that name or request devices.
 
         Args:
-            devices: the discovered devices. None means that no scan has been made.
-            plugged: the pools of device plugins. None means the pools that these managers already have.
-            has_devices: whether any pod holds devices, even devices that aren't configured any more.
+            devices: the discovered PCI devices. None means that the machine hasn't been scanned for them.
+            plugged: the pools of device plugins. None means the pools that these managers have now.
+            has_devices: whether any pod holds devices, even devices that the configuration doesn't mention any more.
         """
         providers = replace(self.providers, devices=devices)
         if plugged is None:
@@ -111,7 +111,7 @@ class Managers(Struct, frozen=True):
 
     @property
     def device_manager(self) -> "DeviceResource | None":
-        """Return the device manager. None means that pods can't request devices by count."""
+        """Return the device manager. None means that the node has no extended resources."""
         if DeviceHoldings not in [one.holdings for one in self.providers.resources]:
             return None
         from nodeagent.core.resources.devices.resource import DeviceResource  # noqa: PLC0415 - as in `knowing`
@@ -120,25 +120,23 @@ class Managers(Struct, frozen=True):
 
     @property
     def pools(self) -> "tuple[DevicePool, ...]":
-        """Return the pools of devices that pods may request by count."""
+        """Return the pools of devices that pods can request as extended resources."""
         return () if self.device_manager is None else self.device_manager.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return managers for trial decisions. Unlike the node's managers, they don't call device plugins."""
+        """Return a copy of the managers for trial decisions. It makes the same decisions, but calls no device plugins."""
         if self.device_manager is None:
             return self
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
 
     def without_preferred_nodes(self) -> "Managers":
-        """Return the managers without the settings that prefer NUMA nodes (`sameNumaNodes`, `spreadHugePages`). kubelet doesn't have
-        these settings.
-        """
+        """Return a copy of the managers without the settings `sameNumaNodes` and `spreadHugePages`, which kubelet lacks."""
         resources = tuple(one.without_preferred_nodes() for one in self.providers.resources)
         topology = replace(self.providers.topology, same_nodes=False, spread_pages=False)
         return replace(self, providers=replace(self.providers, resources=resources, topology=topology))
 
     def with_amounts(self, allocatable: Allocatable, promises: Promises) -> Allocatable:
-        """Return the node's allocatable amounts, including the amounts of extended resources."""
+        """Return the node's allocatable amounts with those of the extended resources added."""
         more = {name: size for one in self.providers.resources for name, size in one.amounts(promises).items()}
         amounts = tuple(sorted({**dict(allocatable.amounts), **more}.items()))
         sums_extended = not self.reproduces(Erratum.EXTENDED_RESOURCES_SUMMED_LAST)
@@ -149,12 +147,12 @@ class Managers(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Details of a decision, for the log, `explain` and tests."""
+    """Details of a decision on a pod, for the log, for `nodeagent explain` and for tests."""
 
     merges: tuple[MergeReport, ...]
     containers: tuple[ContainerReport, ...]
     core_class: str | None = None
-    """Class of cores to which the decision was limited. None means that every class was allowed."""
+    """Core class to which the decision was limited. None means that cores of all classes were permitted."""
 
 
 class Admitted(Struct, frozen=True):
@@ -168,9 +166,9 @@ FAILURES_OF_PLUGINS = (Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW)
 
 class Rejected(Struct, frozen=True):
     promises: Promises
-    """Promises after the refusal, without the pod."""
+    """Allocations after the refusal. The refused pod has none."""
     attempted: Promises
-    """Promises at the time of the refusal, including the allocations that the pod already had."""
+    """Allocations at the moment of the refusal, including those that the refused pod had got until then."""
     reason: Reason
     message: str
     deltas: MetricDeltas
@@ -178,36 +176,38 @@ class Rejected(Struct, frozen=True):
 
     @property
     def is_of_a_failure(self) -> bool:
-        """Whether the pod was refused because a plugin has failed.
+        """Whether the reason for the refusal is a failed plugin.
 
-        If so, no smaller request is tried, because the plugin isn't called again before it recovers. If a plugin only *refused* certain
-        CPUs (Allocate), other CPUs may be tried.
+        Trials with smaller requests are then useless, because the plugin isn't called before it recovers. They are useful if a plugin only
+        rejected certain CPUs (Allocate).
         """
         return self.reason in FAILURES_OF_PLUGINS
 
     @property
     def is_postponed(self) -> bool:
-        """Whether a later turn decides on the pod again, because a device plugin hasn't answered yet."""
+        """Whether the decision is postponed to a later turn of the agent, because a device plugin hasn't answered yet."""
         return self.reason is Reason.DEVICE_PLUGINS_SLOW
 
 
 class Readmitted(Struct, frozen=True):
-    """Results of readmitting running pods after a start of the agent, in the order of the decisions."""
+    """Decisions on running pods after a start of the agent."""
 
     promises: Promises
     results: tuple[tuple[str, Admitted | Rejected], ...]
-    """Decisions by pod UID, each with the promises after the decision."""
+    """Pairs of pod UID and decision, in the order of the decisions. Each decision contains the allocations after it."""
     deltas: MetricDeltas
 
 
 def build(topology: Topology, placement: Placement) -> Managers | StartRefused:
-    """Build the managers, or refuse the configuration on this machine with kubelet's first error."""
+    """Build the managers. If the configuration can't be used on this machine, return the error that kubelet would find first."""
     built = judged(topology, placement)
     return built if isinstance(built, Managers) else built[0]
 
 
 def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRefused, ...]:
-    """Build the managers, or return every error of the configuration on this machine. kubelet's first error comes first."""
+    """Build the managers. If the configuration can't be used on this machine, return all errors. The error that kubelet would find first
+    comes first.
+    """
     topology_manager = build_topology_manager(topology, placement)
     built = [kind.build(topology, placement) for kind in resource_kinds.RESOURCES]
     refused = [
@@ -230,7 +230,7 @@ def judged(topology: Topology, placement: Placement) -> Managers | tuple[StartRe
 
 
 def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return every error of the configuration that doesn't depend on the machine."""
+    """Return all errors of the configuration that can be found without knowing the machine."""
     return (
         *judge_gates(placement),
         *judge_preferred_nodes(placement),
@@ -241,8 +241,8 @@ def find_misconfigurations(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
-    """If errata are reproduced, return an error for each enabled setting that prefers NUMA nodes, because kubelet doesn't have these
-    settings.
+    """Return an error for each of the settings `sameNumaNodes` and `spreadHugePages` that is on although errata are reproduced. kubelet
+    lacks these settings, so its behaviour with them is undefined.
     """
     if placement.errata is Errata.FIXED:
         return ()
@@ -259,7 +259,7 @@ def judge_preferred_nodes(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return an error for each enabled feature gate that depends on a disabled gate, in kubelet's words."""
+    """Return an error, in kubelet's words, for each feature gate that is on although its prerequisite gate is off."""
     return tuple(
         StartRefused(
             f"{name} is enabled, but depends on features that are disabled: [{needed}]",
@@ -272,16 +272,17 @@ def judge_gates(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def initial(managers: Managers, lost: tuple[UnrecoveredPod, ...] = ()) -> Promises:
-    """Return the initial promises of a node, on which no allocation has been recovered yet."""
+    """Return the promises of a node before any allocation is made or recovered. Only the pods in `lost` have holdings."""
     promises = resume(managers, Promises())
     assert isinstance(promises, Promises), "an empty state is valid"
     return replace(promises, unrecovered=lost)
 
 
 def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
-    """Check nodeagent's saved promises against the current machine and configuration.
+    """Check saved promises against the present machine and configuration, and adapt them to changed CPUs and memory. Return a refusal to
+    start if they don't fit.
 
-    Changes of online CPUs and of memory are applied. The function `shortfalls` returns the promises that the machine can't keep.
+    Allocations that the machine can't provide now are kept. `shortfalls` lists them.
     """
     for manager in managers.providers.resources:
         judged = manager.validate(promises)
@@ -292,12 +293,12 @@ def resume(managers: Managers, promises: Promises) -> Promises | StartRefused:
 
 
 def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
-    """Return every promise for which the machine has too few CPUs or too little memory at present."""
+    """Return every allocation that the machine can't provide now, because it has too few CPUs, too little memory or too few devices."""
     return tuple(short for manager in managers.providers.resources for short in manager.shortfalls(promises))
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """Return the values of the metrics right after a start of the managers."""
+    """Return the metric changes that set the initial values after the managers have started."""
     return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
@@ -306,11 +307,11 @@ def admit(
     promises: Promises,
     pod: Pod,
 ) -> Admitted | Rejected:
-    """Decide on a pod.
+    """Decide on a pod. Return the new allocations, or the refusal.
 
     Args:
-        managers: the managers, as built.
-        promises: the allocations of admitted pods. Allocations of inactive pods must have been released (`violations`).
+        managers: the managers of the node.
+        promises: the allocations of admitted pods. Pods that aren't active must not have any (`violations`).
         pod: the pod with defaults applied.
     """
     promises = begin_pod(promises, pod.uid)
@@ -333,8 +334,8 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the demand on which the decision is based. A preferred class of cores is first treated as a
-    requirement. If the pod is then refused, all classes are allowed.
+    """Decide on a pod, and return the decision together with the demand that it meets. If the pod prefers a core class, first require this
+    class. If the pod is then refused, decide again with cores of all classes.
     """
     demand = demand_of(managers.rules, pod)
     sort_refusal = _refuse_unsorted(managers, pod) if managers.cpu_plugins else None
@@ -353,7 +354,9 @@ def _decide(
 
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the waiting items into the order in which they are decided. Without CPU plugins (Sort), the order stays unchanged."""
+    """Sort waiting items into the order in which the agent decides on their pods. CPU plugins determine the order (Sort). Without plugins,
+    it stays as it is.
+    """
     if not managers.cpu_plugins:
         return list(waiting)
     from nodeagent.core.resources.cpu.plugins import in_turn as sorted_by  # noqa: PLC0415 - only where there are plugins
@@ -362,7 +365,9 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 
 def describe_suspended_plugins(managers: Managers) -> str | None:
-    """Describe the CPU plugins that are no longer called, and the effect on pods. None means that all plugins are still called."""
+    """Return a message about CPU plugins that aren't called for now, and about the effect on pods. None means that there are no such
+    plugins.
+    """
     if not managers.cpu_plugins:
         return None
     from nodeagent.core.resources.cpu.plugins import held_off  # noqa: PLC0415 - as above
@@ -371,7 +376,9 @@ def describe_suspended_plugins(managers: Managers) -> str | None:
 
 
 def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> "list[Note]":
-    """Return the notes of CPU plugins on the CPUs that containers have lost."""
+    """Report the CPUs that containers have lost between `before` and `after` to the CPU plugins (Deallocate). Return the plugins' notes for
+    the log.
+    """
     if not managers.cpu_plugins or before.pods == after.pods:
         return []
     from nodeagent.core.resources.cpu.plugins import notes_on  # noqa: PLC0415 - as above
@@ -380,9 +387,7 @@ def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> 
 
 
 def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
-    """Refuse a pod if a CPU plugin couldn't determine the pod's place in the order of decisions. None means that the pod isn't refused
-    here.
-    """
+    """Refuse a pod if a CPU plugin failed to give the pod's place in the order of decisions (Sort). None means that no plugin failed."""
     from nodeagent.core.resources.cpu.plugins import turn_of  # noqa: PLC0415 - as above
 
     turn = turn_of(managers.cpu_plugins, pod)
@@ -390,8 +395,8 @@ def _refuse_unsorted(managers: Managers, pod: Pod) -> Refusal | None:
 
 
 def preferred_class(managers: Managers, pod: Pod, demand: PodDemand) -> str | None:
-    """Return the preferred class for the pod's exclusive CPUs, if the machine has several classes. None means that there is no preference,
-    or only one class of cores.
+    """Return the core class that is preferred for the pod's exclusive CPUs. None means that there is no preference, or that the machine has
+    only one class.
     """
     wish = pod.preferred_core_class or managers.placement.exclusive_core_class
     is_open = demand.core_class is None and demand.asks_for_cpus and wish != ANY_CLASS
@@ -407,7 +412,9 @@ def _decide_demand(
     *,
     is_running: bool,
 ) -> AdmissionResult:
-    """Decide with the settings that prefer NUMA nodes. If the pod is refused, decide without these settings, as kubelet does."""
+    """Decide with the settings `sameNumaNodes` and `spreadHugePages`, if they are on. If the pod is refused, decide again without them, as
+    kubelet would.
+    """
     outcome = _decide_once(managers, promises, pod, demand, sort_refusal, is_running=is_running)
     if not managers.placement.prefers_numa_nodes or outcome.refusal is None:
         return outcome
@@ -501,9 +508,10 @@ def _make_report(managers: Managers, outcome: AdmissionResult, pod: Pod, demand:
 
 
 def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Readmitted:
-    """Admit running pods again after a start, in order. Then release the allocations of all pods that weren't admitted.
+    """Decide again on running pods after a start of the agent, in the given order. Afterwards, release the allocations of all pods that
+    weren't admitted.
 
-    Until then, the allocations of a refused pod aren't available to later pods.
+    Allocations of a refused pod are released only at the end, so that no other pod gets them while the decisions are made.
     """
     results: list[tuple[str, Admitted | Rejected]] = []
     deltas: list[MetricDeltas] = []
@@ -528,7 +536,7 @@ def readmit(managers: Managers, promises: Promises, pods: tuple[Pod, ...]) -> Re
 
 
 def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Promises, MetricDeltas]:
-    """Release all allocations that don't belong to a container of an active pod."""
+    """Release every allocation whose container doesn't belong to an active pod."""
     names = {pod.uid: {c.name for c in pod.containers} for pod in active}
     deltas: MetricDeltas = ()
     for uid, held in promises.pods:
@@ -544,14 +552,14 @@ def sweep(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tu
 
 
 def start_container(managers: Managers, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Release the holdings that init containers no longer need when a later container starts."""
+    """Release the resources of init containers that aren't needed any more once this container starts."""
     for manager in managers.providers.resources:
         promises = manager.start_container(promises, pod, name)
     return promises
 
 
 def remove_container(managers: Managers, promises: Promises, pod_uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release a container's holdings. Holdings that another container of the pod shares stay allocated."""
+    """Release the resources of a container. Resources that it shares with other containers of the pod stay allocated to those."""
     promises, deltas = _release_container(managers, promises, pod_uid, name)
     held = promises.of_pod(pod_uid)
     left = held.without(name)
@@ -569,7 +577,7 @@ def _release_container(managers: Managers, promises: Promises, uid: str, name: s
 
 
 def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release all holdings of a pod."""
+    """Release all resources of a pod."""
     held = promises.of_pod(pod_uid)
     deltas: MetricDeltas = ()
     for name in held.holders:
@@ -594,12 +602,12 @@ def remove_pod(managers: Managers, promises: Promises, pod_uid: str) -> tuple[Pr
 
 
 def gauges(managers: Managers, promises: Promises) -> tuple[tuple[Series, int], ...]:
-    """Compute the values of the gauges from the promises."""
+    """Return the values of the managers' gauges, computed from the promises."""
     return tuple(each for manager in managers.providers.resources for each in manager.gauges(promises))
 
 
 def violations(managers: Managers, promises: Promises, active: tuple[Pod, ...]) -> tuple[Violation, ...]:
-    """Return a violation for each invariant that the promises break. Without errata there are no violations."""
+    """Return the violations of the promises' invariants. There are none, unless the agent has a bug or errata are reproduced."""
     return (
         *orphans(promises, active),
         *shared_devices(promises, active),

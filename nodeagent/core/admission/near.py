@@ -1,6 +1,6 @@
-"""Pods that ask to be near devices: hints for the topology manager, and the refusal if the machine has no such devices.
+"""Placement near devices: NUMA hints for pods that ask for it, and a refusal if the machine lacks the named devices.
 
-The module is loaded only for pods that name devices.
+The module is imported only for pods that name devices.
 """
 
 from nodeagent.core.model.devices import Device, PlacedDevices
@@ -11,22 +11,31 @@ from nodeagent.core.resources.resource import ResourceHints
 from nodeagent.errors import printable
 
 _MAX_DEVICES = 12
-"""Maximum number of devices that a refusal lists."""
+"""Maximum number of devices in a refusal's message."""
 _MAX_NAMES = 3
-"""Maximum number of listed names of one device, because a network card may have hundreds of interfaces."""
+"""Maximum number of names per device in a refusal's message. A network card may have hundreds of interfaces."""
 _MAX_CHARACTERS = 64
-"""Maximum length of a listed name in characters, because users can rename interfaces. A quoted problem may be ten times as long."""
+"""Maximum length of a name in a refusal's message. Users can give interfaces long names. A quoted error may have ten times this length."""
 
 
 def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: NumaMask) -> ResourceHints:
-    """Return the hints for each name in `near`. If the devices weren't scanned, there are no hints, and only existing holdings count."""
+    """Return the NUMA hints for each device name in the pod's `near` annotations.
+
+    Args:
+        devices: the discovered devices. None means that they weren't scanned, so there are no hints. That suffices for a pod that only
+            keeps its allocation.
+        names: names of devices, or kinds of devices.
+        every: all NUMA nodes of the machine.
+    """
     if devices is None:
         return ()
     return tuple((name, device_hints([node for _, node in devices.find_named(name)], every)) for name in names)
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices which the machine doesn't have."""
+    """Refuse a pod that asks to be near devices, if the machine doesn't have them. None means that it has all of them, or hasn't been
+    scanned.
+    """
     if devices is None:
         return None
     missing = tuple(name for name in names if not devices.find_named(name))

@@ -1,5 +1,5 @@
-"""Check of a pod's requests against the capacity of the whole node, with the same reasons for refusals as in kubelet (D6). The check
-ignores single CPUs and NUMA nodes.
+"""Check of a pod's requests against the allocatable amounts of the whole node, as in kubelet (D6). Which CPUs and NUMA nodes are free
+doesn't matter here.
 """
 
 import struct
@@ -16,22 +16,24 @@ from nodeagent.core.model.pod_resources import effective_requests
 from nodeagent.core.model.quantity import Quantity
 
 NodeAmounts = tuple[tuple[str, int], ...]
-"""Pairs (resource, amount), sorted by resource. CPUs are in thousandths, other resources in bytes or counts."""
+"""Pairs of resource and amount, sorted by resource. CPU is in thousandths, memory in bytes, and extended resources are counted."""
 
 
 class Allocatable(Struct, frozen=True):
-    """Amounts of the node's resources that pods can use."""
+    """Amounts of the node's resources that pods can request in total."""
 
     pods: int
     amounts: NodeAmounts
     bounds: tuple[tuple[str, int, int], ...] = ()
-    """Configured limits on the number of pods, as (configuration field, its value, factor). A limit is the value times the factor."""
+    """Configured limits on the number of pods, as (configuration field, value, factor). The limit is value × factor."""
     sums_extended: bool = True
-    """Whether this check includes extended resources, although the managers check them as well (Erratum.EXTENDED_RESOURCES_SUMMED_LAST)."""
+    """Whether the capacity check includes extended resources. False reproduces kubelet, where only the managers check them
+    (Erratum.EXTENDED_RESOURCES_SUMMED_LAST).
+    """
 
 
 class Usage(Struct, frozen=True):
-    """Sum of the requests of admitted pods."""
+    """Sum of the requests of all admitted pods."""
 
     pods: int = 0
     amounts: NodeAmounts = ()
@@ -43,7 +45,7 @@ class Usage(Struct, frozen=True):
         return self._add(pod, -1, pod_level_resources)
 
     def is_less_than(self, before: "Usage") -> bool:
-        """Whether this usage has fewer pods than `before`, or a smaller amount of at least one resource."""
+        """Return whether there are fewer pods than in `before`, or a smaller amount of any resource."""
         amounts = dict(self.amounts)
         return self.pods < before.pods or any(amounts.get(name, 0) < amount for name, amount in before.amounts)
 
@@ -58,7 +60,7 @@ class Usage(Struct, frozen=True):
 
 
 class Insufficient(Struct, frozen=True):
-    """The first resource of which the node has too little, in kubelet's words."""
+    """Refusal of a pod because the node has too little of a resource. Reason and message are kubelet's."""
 
     resource: str
     requested: int
@@ -78,11 +80,11 @@ class Insufficient(Struct, frozen=True):
 
 
 _REQUESTS = "list_requests"
-"""Key under which a pod's requests are cached in `Pod.derived`, because each decision adds up the requests of all pods."""
+"""Key under which `Pod.derived` caches a pod's requests. The cache saves time, because each decision adds up the requests of all pods."""
 
 
 def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
-    """Sum the requests of these pods."""
+    """Return the sum of these pods' requests."""
     key = (_REQUESTS, pod_level_resources)
     requested = [pod.derived.get(key) or _list_requests(pod, pod_level_resources) for pod in pods]
     # many pods have equal requests, so each distinct request is processed only once
@@ -97,10 +99,10 @@ def usage_of(pods: Iterable[Pod], *, pod_level_resources: bool = True) -> Usage:
 def insufficient(
     pod: Pod, usage: Usage, allocatable: Allocatable, *, pod_level_resources: bool = True
 ) -> Insufficient | None:
-    """Check whether one more pod fits in addition to the counted pods. None means that the pod fits.
+    """Check whether the node has room for one more pod. Return the first resource that is insufficient. None means that the pod fits.
 
-    Source: the scheduler's noderesources.Fits in kubelet's predicate handler. The first failure is reported: pods, cpu, memory, then other
-    resources. kubelet checks the other resources in random order. This function checks them by name.
+    The rules are those of the scheduler's noderesources.Fits, which kubelet calls at admission. Pods, cpu and memory are checked first.
+    kubelet checks the other resources in random order, this function by name.
     """
     if usage.pods + 1 > allocatable.pods:
         return Insufficient("pods", 1, usage.pods, allocatable.pods)
@@ -133,11 +135,12 @@ def _compute_requests(pod: Pod, pod_level_resources: bool) -> NodeAmounts:
 
 
 def reservation(config: Config, memory_bytes: int) -> Resources:
-    """Return the amounts that pods can't use: systemReserved + kubeReserved + the hard eviction threshold. Sums of zero are left out.
+    """Return the amounts that are reserved and that pods can't use: systemReserved + kubeReserved + hard eviction threshold. Resources
+    whose sum is zero are left out.
 
     Args:
         config: the configuration.
-        memory_bytes: the node's memory, for a threshold in percent.
+        memory_bytes: the node's memory, because the threshold may be a percentage of it.
     """
     total: dict[str, Quantity] = {}
     eviction = Quantity.of_bytes(eviction_bytes(config, memory_bytes))
@@ -147,8 +150,11 @@ def reservation(config: Config, memory_bytes: int) -> Resources:
 
 
 def with_machine(config: Config, memory_bytes: int) -> Config:
-    """Return the configuration with the reserved memory in bytes filled in. The machine's memory is needed because a threshold may be a
-    percentage of it.
+    """Return the configuration with the reserved memory in bytes filled in.
+
+    Args:
+        config: the configuration.
+        memory_bytes: the node's memory, because the hard eviction threshold may be a percentage of it.
     """
     amounts = tuple(
         item for item in reservation(config, memory_bytes) if item[0] not in {CPU, "ephemeral-storage", "pid"}
@@ -157,7 +163,7 @@ def with_machine(config: Config, memory_bytes: int) -> Config:
 
 
 def eviction_bytes(config: Config, memory_bytes: int) -> int:
-    """Return the hard eviction threshold `memory.available` in bytes. The value 0 means that there is no threshold."""
+    """Return the hard eviction threshold `memory.available` in bytes. 0 means that there is no threshold."""
     if config.eviction_memory_percent is None:
         return config.eviction_memory_bytes or 0
     # The same floats as in kubelet are used, because the memory manager compares sums exactly. The percentage is a float32, and its product
@@ -172,13 +178,13 @@ def _round_to_float32(value: float) -> float:
 
 
 def allocatable_of(config: Config, *, cpu_count: int, memory_bytes: int, hugepages: NodeAmounts) -> Allocatable:
-    """Return the allocatable amounts, as kubelet reports them in the node's status.
+    """Return the node's allocatable amounts by kubelet's rules (`status.allocatable` of a Node).
 
     Args:
         config: the configuration.
-        cpu_count: online logical CPUs.
-        memory_bytes: the node's memory, huge pages included.
-        hugepages: (resource name, bytes) of all nodes together.
+        cpu_count: number of online logical CPUs.
+        memory_bytes: the node's memory, including huge pages.
+        hugepages: pairs of huge page resource and bytes on the whole node.
     """
     reserved = dict(reservation(config, memory_bytes))
     capacity = {CPU: cpu_count * 1000, MEMORY: memory_bytes, **dict(hugepages)}

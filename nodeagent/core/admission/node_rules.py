@@ -1,7 +1,6 @@
-"""Rules for admitted pods: which containers share CPUs, and how many CPUs a container lacks.
+"""Rules about containers of admitted pods: with which containers they share CPUs, and how many CPUs they lack.
 
-Code that only reads a node needs only these rules. The managers, which decide on new pods, are in modules that commands such as `inspect`
-don't import.
+Commands such as `inspect`, which only read a node, import these rules without the managers. Managers are needed only to decide on pods.
 """
 
 from typing import Protocol
@@ -18,7 +17,7 @@ from nodeagent.core.resources.cpu.holdings import CpuHoldings, grantable_cpus, o
 
 
 class NodeRules(Protocol):
-    """The rules on a machine, either with managers (`Managers`) or without them (`ReadRules`)."""
+    """Machine, configuration and rules of a node, for code that works both with managers (`Managers`) and without (`ReadRules`)."""
 
     @property
     def topology(self) -> Topology: ...
@@ -28,18 +27,18 @@ class NodeRules(Protocol):
 
     @property
     def reserved(self) -> CpuSet:
-        """Return the CPUs that are never allocated exclusively. The set is empty under policy `none`."""
+        """Return the CPUs that are reserved and therefore never allocated exclusively. The result is empty under policy `none`."""
 
     @property
     def grantable(self) -> CpuMask:
-        """Return the CPUs that may be allocated exclusively. The set is empty under policy `none`."""
+        """Return the CPUs that can be allocated exclusively. The result is empty under policy `none`."""
 
     @property
     def rules(self) -> DemandRules: ...
 
 
 class ReadRules(Struct, frozen=True):
-    """The rules of a node that is only read, without managers."""
+    """Machine, configuration and rules of a node for which no decisions are made, so that no managers are needed."""
 
     topology: Topology
     placement: Placement
@@ -49,7 +48,9 @@ class ReadRules(Struct, frozen=True):
 
 
 class KnownNode(Protocol):
-    """A configuration on a machine, used either for decisions (`NodeSetup`) or only for reading (`ReadNode`)."""
+    """A configuration together with a machine, for code that works both with a node for decisions (`NodeSetup`) and with one only for
+    reading (`ReadNode`).
+    """
 
     @property
     def config(self) -> Config: ...
@@ -59,14 +60,14 @@ class KnownNode(Protocol):
 
     @property
     def reserved(self) -> CpuSet:
-        """Reserved CPUs, including offline ones."""
+        """Return the reserved CPUs, including CPUs that are offline."""
 
     @property
     def rules(self) -> NodeRules: ...
 
 
 class ReadNode(Struct, frozen=True):
-    """A node as the agent has described it. Its configuration isn't checked again, because the agent has already checked it."""
+    """A node as the agent has described it to a command. The command doesn't check the configuration again."""
 
     config: Config
     topology: Topology
@@ -75,13 +76,13 @@ class ReadNode(Struct, frozen=True):
 
 
 def read_node_of(config: Config, topology: Topology, decided_on: Topology, reserved: CpuSet) -> ReadNode:
-    """Return a node from the agent's description.
+    """Build a node from the description that the agent has given to a command.
 
     Args:
         config: the agent's configuration.
-        topology: the current machine.
-        decided_on: the machine at the agent's last decisions.
-        reserved: reserved CPUs, including offline ones.
+        topology: the machine as it is now.
+        decided_on: the machine as it was at the agent's last decision.
+        reserved: the reserved CPUs, including CPUs that are offline.
     """
     online = reserved - decided_on.offline if config.placement.has_static_cpus else CpuSet()
     grantable = grantable_cpus(decided_on, config.placement, online)
@@ -90,7 +91,7 @@ def read_node_of(config: Config, topology: Topology, decided_on: Topology, reser
 
 
 def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isolation:
-    """Return the degree to which a container's CPUs are isolated, which depends on the containers that may share these CPUs."""
+    """Return the kind of CPUs on which a container runs: exclusive CPUs, its pod's CPUs, the shared pool, or a mix."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     if held.own_set(name) is None:
         return Isolation.HOST
@@ -102,8 +103,8 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return the number of exclusive CPUs that an admitted container lacks. CPUs may be missing if the recovery of a lost state didn't
-    find all of them.
+    """Return how many exclusive CPUs an admitted container has too few. It may have too few if the recovery of a lost state didn't find all
+    its CPUs.
     """
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)
@@ -117,13 +118,13 @@ def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str)
 class ContainerReport(Struct, frozen=True):
     name: str
     cpus: CpuSet | None
-    """CPU set of the container. None means that the container runs in the node's shared pool."""
+    """CPUs that are allocated to the container. None means that the container runs on the node's shared pool."""
     why_shared: WhyShared | None
-    """Reason why the container shares its CPUs. None means that its CPUs are exclusive."""
+    """Reason why the container has no exclusive CPUs. None means that it has exclusive CPUs."""
 
 
 def container_reports(node: NodeRules, promises: Promises, pod: Pod) -> tuple[ContainerReport, ...]:
-    """Report the CPUs of each container of a pod."""
+    """Return, for each container of a pod, its CPUs and the reason if they aren't exclusive."""
     held = promises.of_pod(pod.uid).of(CpuHoldings)
     containers = []
     for container in pod.containers:

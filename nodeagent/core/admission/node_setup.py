@@ -1,4 +1,6 @@
-"""A configuration on a machine, checked as kubelet does at startup. The agent and some commands base their decisions on it."""
+"""A configuration applied to a machine, checked as kubelet does at its start. It contains the managers with which the agent and some
+commands make decisions.
+"""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,20 +17,22 @@ from nodeagent.core.resources.cpu.resource import CpuResource, with_cpu_plugins
 from nodeagent.core.resources.memory.reservation import find_wrong_sums, invalid_entries
 
 _LEAST_MEMORY_BYTES = 2**24
-"""Lower bound on a machine's memory in bytes, to check a percentage when the machine is unknown. Linux with cgroup v2 doesn't boot in 16
-MiB.
+"""Lower bound for a machine's memory, used to check a percentage of the memory when the machine is unknown. Linux with cgroup v2 doesn't
+boot with 16 MiB.
 """
 
 
 class NodeSetup(Struct, frozen=True):
-    """A configuration on a machine with its managers. It is built again on reload and when the machine changes."""
+    """A configuration applied to a machine, with the managers. It is built again when the configuration is reloaded or the machine
+    changes.
+    """
 
     config: Config
     topology: Topology
     managers: Managers
     allocatable: Allocatable
     reserved: CpuSet
-    """Reserved CPUs, including offline ones."""
+    """Reserved CPUs, including CPUs that are offline."""
 
     @property
     def rules(self) -> Managers:
@@ -36,7 +40,7 @@ class NodeSetup(Struct, frozen=True):
 
 
 def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
-    """Return the node with the loaded code of its CPU plugins. Decisions need this code."""
+    """Return a copy of the node with CPU plugins whose code is loaded, as decisions require."""
     managers, config = node.managers, node.config
     cpu = with_cpu_plugins(managers.providers.of(CpuResource).manager, plugins)
     providers = managers.providers.having(CpuResource(cpu))
@@ -47,7 +51,7 @@ def with_plugins(node: NodeSetup, plugins: tuple[CpuPlugin, ...]) -> NodeSetup:
 
 
 def with_managers(node: KnownNode) -> NodeSetup | tuple[StartRefused, ...]:
-    """Return the node with managers for decisions, or every error of its configuration."""
+    """Return a copy of the node with managers for decisions. If the configuration can't be used on the machine, return all errors."""
     if isinstance(node, NodeSetup):
         return node
     found = on_machine(node.config, node.rules.topology, node.reserved)
@@ -57,16 +61,16 @@ def with_managers(node: KnownNode) -> NodeSetup | tuple[StartRefused, ...]:
 def on_machine(
     config: Config, topology: Topology, reserved: CpuSet | None = None
 ) -> NodeSetup | tuple[StartRefused, ...]:
-    """Apply the configuration to a machine.
+    """Apply a configuration to a machine, and build the managers.
 
     Args:
         config: the configuration as read.
-        topology: the current machine.
-        reserved: CPUs that a running agent reserved at its start. None means that the agent is only starting. Only online CPUs stay
-            reserved. Reserved CPUs that are offline aren't replaced, because pods may hold the other CPUs.
+        topology: the machine as it is now.
+        reserved: CPUs that the running agent reserved when it started; those that are online stay reserved. Offline ones aren't replaced by
+            other CPUs, because pods may hold those. None means that the agent is just starting.
 
     Returns:
-        The node, or every error of the configuration on this machine.
+        The node, or all errors of the configuration on this machine.
     """
     config = with_machine(config, topology.memory_bytes)
     wanted = config.placement.reserved_system_cpus if reserved is None else reserved
@@ -90,8 +94,8 @@ def on_machine(
 
 
 def find_impossible(config: Config) -> tuple[StartRefused, ...]:
-    """Return the errors that make a configuration invalid on every machine. A separate check finds the other errors in the placement
-    settings.
+    """Return those errors in the memory reservation that make a configuration invalid on every machine. `find_misconfigurations` finds the
+    other errors.
     """
     placement = with_machine(config, _LEAST_MEMORY_BYTES).placement
     if placement.memory_manager_policy != "Static" or invalid_entries(placement) is not None:
@@ -100,8 +104,8 @@ def find_impossible(config: Config) -> tuple[StartRefused, ...]:
 
 
 def _refuse_all_reserved(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Refuse a configuration that reserves every CPU of the machine, online or not. kubelet accepts such a configuration, but then refuses
-    every pod that requests CPUs.
+    """Refuse a configuration that reserves all CPUs of the machine, online and offline. kubelet accepts it, and then refuses every pod that
+    requests CPUs.
     """
     placement, cpus = config.placement, topology.online | topology.offline
     if placement.errata is not Errata.FIXED:

@@ -1,7 +1,8 @@
-"""Admission of one pod: hints of all managers, their merge, then the allocation by each manager, per container or per pod.
+"""Admission of one pod: the managers give NUMA hints, the topology manager merges them, and the managers allocate, per container or per
+pod.
 
-The order is the same as in kubelet's container manager: CPUs before memory. The core doesn't log, so all observations are part of the
-results.
+The order is that of kubelet's container manager: CPUs before memory. Nothing is logged here. Results contain all details for the log and
+for explanations.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 
 class DecidedAnew(Struct, frozen=True):
-    """Event: the agent decides on a pod again without a preference (a class of cores, or a setting that kubelet lacks). A trial with the
-    preference has failed.
+    """Event for observers: the pod was refused with a preference (a core class, or a setting that kubelet lacks), so the decision is
+    repeated without it.
     """
 
 
@@ -52,36 +53,34 @@ R = TypeVar("R", bound=Resource)
 
 
 class Providers(Struct, frozen=True):
-    """The resources of a node, and the topology manager, which merges the hints for these resources."""
+    """Managers of the node's resources, and the topology manager, which merges their NUMA hints."""
 
     resources: tuple[Resource, ...]
-    """Resources in the order in which they give hints and allocate (core/admission/resource_kinds.py)."""
+    """Resources, in the order in which they give hints and allocate (core/admission/resource_kinds.py)."""
     topology: TopologyManager
     quirks: frozenset[Erratum]
     observer: AllocationObserver | None = None
-    """Observer of every allocation. The observer doesn't influence decisions."""
+    """Function that is called with each allocation, for explanations. It doesn't influence decisions."""
     devices: "PlacedDevices | None" = None
-    """Devices that pods may ask to be near. None means that the devices weren't scanned, because no pod names devices."""
+    """PCI devices near which pods can ask to be placed. None means that they weren't scanned, because no pod names devices."""
     near: ResourceHints = ()
-    """Hints of the devices that this pod asks to be near, by device name. Like the hints of kubelet's device manager, they precede all
-    other hints.
+    """NUMA hints of the devices near which this pod asks to be placed, by device name. They precede all other hints, as the hints of
+    kubelet's device manager do.
     """
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type. Every node must have a resource of the type."""
+        """Return the resource of this type. Only for types that every node has, such as CPUs; for others, use `find`."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one
         raise AssertionError("the node lacks a resource that every node has")
 
     def find(self, kind: type[R]) -> R | None:
-        """Return the resource of this type. None means that the node doesn't have such a resource."""
+        """Return the resource of this type. None means that the node has no such resource."""
         return next((one for one in self.resources if isinstance(one, kind)), None)
 
     def having(self, resource: Resource) -> "Providers":
-        """Return a copy in which this resource replaces the resource of the same type. If there is no such resource, the new resource
-        comes first.
-        """
+        """Return a copy in which this resource replaces the one of the same type. If there is none, the resource becomes the first."""
         if not any(type(one) is type(resource) for one in self.resources):
             return replace(self, resources=(resource, *self.resources))
         return replace(
@@ -94,8 +93,12 @@ class Providers(Struct, frozen=True):
     def hints(
         self, near: ResourceHints, ask: Callable[[Resource], ResourceHints]
     ) -> tuple[ResourceHints, ResourceHints]:
-        """Return all hints in two groups. The hints for CPUs may overrule the first group, which begins with the hints of `near`. The
-        second group has the remaining hints.
+        """Return the hints of all resources in two groups. The first group contains the hints of devices, including those in `near`, and
+        the second contains all others. With `preferCPUsNumaNode`, hints for CPUs may overrule the first group.
+
+        Args:
+            near: hints of the devices near which the pod or container should be placed.
+            ask: function that returns a resource's hints.
         """
         others: ResourceHints = ()
         for resource in self.resources:
@@ -105,24 +108,24 @@ class Providers(Struct, frozen=True):
 
 
 class MergeReport(Struct, frozen=True):
-    """The input of one merge of hints, and its result."""
+    """One merge of NUMA hints: the input and the result."""
 
     container: str | None
-    """Name of the container. None means the pod as a whole."""
+    """Container for which the hints were merged. None means the pod as a whole."""
     hints: ResourceHints
-    """Hints of all managers, in the order in which the managers gave them."""
+    """Hints of all resources, in the order in which they were given."""
     merged: Merged
     admitted: bool
     overruled: tuple[str, ...] = ()
-    """Names of the devices whose hints contradict the result (`preferCPUsNumaNode`)."""
+    """Devices whose hints the result contradicts, because CPUs took precedence (`preferCPUsNumaNode`)."""
     instead_of: Merged | None = None
-    """Original result of the merge, if a set of NUMA nodes for both CPUs and memory has replaced it (`sameNumaNodes`). None means that
-    the result is the original one.
+    """Result of the merge before `sameNumaNodes` replaced it by a set of nodes that suits both CPUs and memory. None means that the result
+    wasn't replaced.
     """
 
 
 class AdmissionResult(Struct, frozen=True):
-    """Result of an admission. After a refusal, `promises` still contains the allocations that preceded the refusal."""
+    """Result of the decision on one pod. After a refusal, `promises` contains the allocations that the pod had got until then."""
 
     promises: Promises
     deltas: MetricDeltas = ()
@@ -139,15 +142,16 @@ def run_admission(
     unfit: Refusal | None = None,
     has_claimed: bool = False,
 ) -> AdmissionResult:
-    """Admit or refuse one pod under the topology manager's policy and scope.
+    """Decide on one pod, by the topology manager's policy and scope. A pod that already holds everything is admitted without a new
+    allocation.
 
     Args:
         providers: the managers.
-        promises: the current promises.
-        pod: the pod's requests.
-        is_running: whether a running pod is admitted again after a start.
-        unfit: reason why nothing can be allocated to the pod. The pod is refused unless it already holds everything.
-        has_claimed: whether the pod holds only the devices just allocated for its claims. Its other requests must then still be met.
+        promises: the allocations so far.
+        pod: the pod's demand.
+        is_running: whether the pod is already running, and is admitted again after a start of the agent.
+        unfit: reason to refuse the pod if it doesn't already hold everything.
+        has_claimed: whether the pod's claims have just been allocated. These allocations alone don't count as holding everything.
     """
     start = AdmissionResult(promises, (plus(TOPOLOGY_REQUESTS),))
     topology = providers.topology
@@ -168,12 +172,12 @@ def run_admission(
 
 
 def is_by_pod(topology: TopologyManager, pod: PodDemand) -> bool:
-    """Tell whether the pod gets one allocation as a whole, which its containers share."""
+    """Return whether the managers make one allocation to the whole pod, which its containers divide."""
     return pod.is_managed and topology.policy is not TopologyPolicy.NONE and topology.scope is Scope.POD
 
 
 def _keep_allocation(providers: Providers, outcome: AdmissionResult, pod: PodDemand) -> AdmissionResult:
-    """Admit a pod that already holds all requested resources, without new allocations."""
+    """Admit a pod that already holds all requested resources. Nothing new is allocated."""
     promises = outcome.promises
     held = promises.of_pod(pod.uid)
     if providers.topology.policy is not TopologyPolicy.NONE:
@@ -237,7 +241,9 @@ def _merge_hints(
     near: ResourceHints,
     hints: ResourceHints,
 ) -> AdmissionResult:
-    """Merge the hints of devices and of all managers. Append the result to the merges of the outcome."""
+    """Merge the hints of devices and of all other resources. Record the merge in the result, and refuse the pod if the policy doesn't admit
+    it.
+    """
     topology = providers.topology
     promises = outcome.promises
     rank_set = rank_by_strategy(topology, providers.resources, promises, (*near, *hints))

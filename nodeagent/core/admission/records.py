@@ -1,4 +1,4 @@
-"""kubelet's state files on a node that kubelet managed before."""
+"""Restoration of promises from kubelet's state files, on a node that kubelet managed before."""
 
 from msgspec import Struct
 
@@ -15,25 +15,27 @@ from nodeagent.core.resources.memory.restore import restore_memory
 
 
 class Records(Struct, frozen=True):
-    """Contents of both state files of kubelet's managers. None means that a file doesn't exist."""
+    """Contents of the state files of kubelet's CPU manager and memory manager. None means that the file doesn't exist."""
 
     cpu: CpuRecord | Unreadable | None = None
     memory: MemoryRecord | Unreadable | None = None
 
 
 def start(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the promises from the files of kubelet's managers. A missing file counts as empty."""
+    """Restore the promises from kubelet's state files. A missing file counts as empty."""
     promises = start_cpus(managers, records)
     return promises if isinstance(promises, StartRefused) else start_memory(managers, promises, records)
 
 
 def start_cpus(managers: Managers, records: Records) -> Promises | StartRefused:
-    """Restore the CPU manager's promises from kubelet's file. This step is separate from `start_memory`, because a start of kubelet can
-    fail between the two steps.
+    """Restore the allocations of CPUs from the state file of kubelet's CPU manager. It is a separate step, because kubelet's start can fail
+    after it and before `start_memory`.
     """
     return restore_cpus(managers.providers.of(CpuResource).manager, records.cpu)
 
 
 def start_memory(managers: Managers, promises: Promises, records: Records) -> Promises | StartRefused:
-    """Restore the memory manager's promises from kubelet's file, after start_cpus."""
+    """Restore the allocations of memory from the state file of kubelet's memory manager, in addition to the CPUs that `start_cpus`
+    restored.
+    """
     return restore_memory(managers.providers.of(MemoryResource).manager, promises, records.memory)

@@ -1,8 +1,8 @@
-"""Resize of a running pod whose manifest now requests other amounts. The result is new promises, or the reason why the resize isn't
-possible. No process restarts.
+"""Decision on a resize: a running pod whose manifest now requests other amounts. The result is new promises, or the reason why the pod
+can't be resized.
 
-By Kubernetes' rules (KEP-1287, KEP-5554), the QoS class stays the same. A container neither gains nor loses the right to exclusive CPUs.
-A container that gets more CPUs keeps its present CPUs, and never has fewer CPUs than at its admission. Memory stays on its NUMA nodes.
+By the rules of Kubernetes (KEP-1287, KEP-5554), the QoS class must stay the same. A container keeps or lacks the right to exclusive CPUs as
+before. A container that gets more CPUs keeps its present ones, and never has fewer than at its admission. Memory stays on its NUMA nodes.
 """
 
 from collections.abc import Iterator
@@ -37,9 +37,9 @@ from nodeagent.core.resources.resource import ResourceFailedError
 
 
 def is_resize(old: Pod, new: Pod) -> bool:
-    """Tell whether two pods differ only in pod-level amounts (KEP-5419) and in amounts of app containers and sidecars.
+    """Return whether two versions of a pod differ only in amounts: pod-level amounts (KEP-5419), or amounts of app containers and sidecars.
 
-    Amounts of init containers can't change, because init containers may already have run.
+    Init containers must be unchanged, because they may already have run.
     """
     if len(old.containers) != len(new.containers) or old == new:
         return False
@@ -58,14 +58,14 @@ def is_resize(old: Pod, new: Pod) -> bool:
 
 
 def is_resizable(entry: PodEntry) -> bool:
-    """Tell whether a manifest can resize a pod. The pod must hold resources and must not be ending. A container runtime's pod can be
-    resized only by kubelet.
+    """Return whether a changed manifest may resize a pod now. The pod must have an allocation and must not be ending. A pod of a container
+    runtime has no manifest, so only kubelet can resize it.
     """
     return entry.holds and entry.deleting_since_ms is None and not entry.is_requested_per_container
 
 
 def lowers_request(old: Pod, new: Pod) -> bool:
-    """Tell whether a resize lowers the request of a container, or of the pod as a whole, for any resource."""
+    """Return whether a resize lowers any request of a container or of the pod as a whole."""
     pairs = [(was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
     if old.resources is not None and new.resources is not None:
         pairs.append((old.resources, new.resources))
@@ -78,20 +78,20 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, decision: object) -> bool:
-    """Tell whether a pod that can't be resized is decided again with its new manifest. This applies to pods that pin systemd units,
-    because units can get other CPUs while they run.
+    """Return whether a pod whose resize was refused gets a new decision with its changed manifest instead. That is possible for pods that
+    pin systemd units, because running units can be moved to other CPUs.
     """
     return isinstance(decision, NotResized) and bool(new.units)
 
 
 def without_variables(pod: Pod) -> Pod:
-    """Return a pod without its environment variables, which may contain secrets."""
+    """Return a copy of the pod without environment variables, because these may contain secrets."""
     return replace(pod, containers=tuple(replace(container, env=()) for container in pod.containers))
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that a manifest's pod would resize. None means that no such pod runs, or that the two differ in more than
-    amounts.
+    """Return the running pod that the changed manifest of `pod` would resize. None means that no pod of this name runs, or that it differs
+    in more than amounts.
     """
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:
@@ -100,8 +100,8 @@ def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
 
 
 def _list_fixed_amounts(resources: ResourceRequirements | None) -> tuple[Resources, ...] | None:
-    """Return the amounts that can't change, namely huge pages and devices, as in Kubernetes. None means that the pod has no pod-level
-    amounts.
+    """Return the amounts that Kubernetes doesn't allow a resize to change: huge pages and devices. None means that there are no pod-level
+    resources to compare.
     """
     if resources is None:
         return None
@@ -120,19 +120,19 @@ def resized(
     allocatable: Allocatable | None,
     occupied: CpuSet = CpuSet(),
 ) -> Promises | NotResized:
-    """Decide on new amounts for a running pod.
+    """Decide on the resize of a running pod.
 
     Args:
-        managers: the node's managers.
-        promises: the current promises, including the pod's.
+        managers: the managers of the node.
+        promises: the allocations so far, including those of the pod.
         old: the pod as it runs.
-        new: the same pod with other amounts, as `is_resize` requires.
-        usage: the requests of all pods with holdings, including this pod.
-        allocatable: the node's amounts for pods. None means that the capacity isn't checked.
-        occupied: CPUs with processes that don't belong to any pod. The resize avoids these CPUs if there are enough other CPUs.
+        new: the pod with changed amounts (see `is_resize`).
+        usage: the requests of all pods that hold resources, including those of `old`.
+        allocatable: the node's allocatable amounts. None means that the capacity of the node isn't checked.
+        occupied: CPUs on which processes run that belong to no pod. The resize uses them only if there are too few others.
 
     Returns:
-        The new promises, or the reason why the pod stays unchanged.
+        The new promises, or the refusal. After a refusal, the pod runs on unchanged.
     """
     gate = managers.placement.gate("PodLevelResources")
     if qos_class(old, pod_level_resources=gate) is not qos_class(new, pod_level_resources=gate):
@@ -161,7 +161,7 @@ def resized(
 
 
 def _refuse_claimed_change(promises: Promises, old: Pod, new: Pod) -> NotResized | None:
-    """Refuse to change an amount that a container gets through its claims. A claim stays allocated as long as the pod holds it."""
+    """Refuse the resize of an amount that a container gets from its claims. Claims stay allocated unchanged until the pod ends."""
     for was, now in zip(old.containers, new.containers, strict=True):
         drivers = {
             one.driver
@@ -205,8 +205,8 @@ def _decide(managers: Managers, promises: Promises, old: Pod, demand: PodDemand)
 
 
 def restarted(old: Pod, new: Pod) -> frozenset[str]:
-    """Return the containers that the change restarts (`resizePolicy`). Containers that pin units are left out, because systemd starts the
-    units.
+    """Return the names of the containers that must restart to apply the resize (`resizePolicy`). Containers that pin units are left out,
+    because systemd starts the units.
     """
     return frozenset(
         now.name
@@ -219,28 +219,28 @@ def restarted(old: Pod, new: Pod) -> frozenset[str]:
 
 
 def _is_equal_amount(was: Quantity | None, now: Quantity | None) -> bool:
-    """Tell whether two amounts have the same value, such as `1Gi` and `1073741824`."""
+    """Return whether two amounts have the same value in any notation, such as `1Gi` and `1073741824`."""
     return was == now if was is None or now is None else was.nano == now.nano
 
 
 def _get_limit(pod: Pod, container: Container, resource: str) -> Quantity | None:
-    """Return a container's limit, or the pod-level limit if the container has no limit of its own."""
+    """Return the limit that applies to a container: its own, or else the pod-level limit."""
     own = container.resources.limits.get(resource)
     return own if own is not None or pod.resources is None else pod.resources.limits.get(resource)
 
 
 class AmountChange(Struct, frozen=True):
-    """A changed amount of a container, or of the pod as a whole."""
+    """One amount that a resize changes, of a container or of the pod as a whole."""
 
     container: str | None
     resource: str
     before: str | None
-    """The former amount as written. None means that the amount was missing in the manifest."""
+    """Amount before the resize, in the manifest's notation. None means that the manifest didn't contain it."""
     after: str | None
 
 
 def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
-    """Return the changed amounts of two otherwise equal pods. An amount is the limit, or the request if the limits are equal."""
+    """Yield the amounts that a resize changes: each changed limit, or the changed request where the limit stays the same."""
     both: list[tuple[str | None, ResourceRequirements | None, ResourceRequirements | None]]
     both = [(None, old.resources, new.resources)]
     both += [(was.name, was.resources, now.resources) for was, now in zip(old.containers, new.containers, strict=True)]
@@ -257,7 +257,7 @@ def changed_amounts(old: Pod, new: Pod) -> Iterator[AmountChange]:
 
 
 def differences(before: Promises, after: Promises, old: Pod, new: Pod) -> Iterator[str]:
-    """Describe the changed amounts of each container in a few words."""
+    """Yield a short description of the change for each container that a resize changes, and for the pod as a whole."""
     if old.resources != new.resources:
         yield "the pod as a whole: amounts"
     for was, now in zip(old.containers, new.containers, strict=True):

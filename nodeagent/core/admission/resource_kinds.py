@@ -1,6 +1,7 @@
-"""The resources of a node, in the order in which kubelet's managers give hints and allocate. A new resource needs one more entry here.
+"""Table of the resources that are allocated to pods. Their order is that in which kubelet's managers give hints and allocate. A new
+resource needs one more entry.
 
-Each kind imports its manager only when a node is built, because modules that only read holdings don't need the managers.
+An entry imports its manager only when the manager is built, because modules that only read allocations don't need it.
 """
 
 from collections.abc import Callable
@@ -25,26 +26,28 @@ if TYPE_CHECKING:
 
 
 class ResourceKind(Struct, frozen=True):
-    """Entry of the resource table: how to build the resource's manager, and how to check, describe and count the resource."""
+    """Entry for one resource: its name and types, and functions to build its manager, check its configuration and describe its
+    allocations.
+    """
 
     name: str
     holdings: type[Holdings]
     build: "Callable[[Topology, Placement], Resource | tuple[StartRefused, ...]]"
-    """Function that builds the manager. The function checks machine and configuration together, with kubelet's error texts, and stops at
-    the first error.
+    """Function that builds the resource's manager. If the configuration can't be used on the machine, it returns the errors in kubelet's
+    words instead.
     """
     books: type[Books] | None = None
-    """Type of the resource's accounts for the whole node. None means that the resource keeps no such accounts."""
+    """Type of the records that the resource keeps for the whole node. None means that it keeps none."""
     judge: Callable[[Placement], tuple[StartRefused, ...]] = lambda _: ()
-    """Function that returns the errors of the configuration that don't depend on the machine."""
+    """Function that returns the errors of the configuration that can be found without knowing the machine."""
     describe: Callable[[PodPromises, str], str] = lambda _held, _name: ""
-    """Function that describes a container's holding in a few words. The text is empty if the container doesn't hold the resource, or if
-    views/holdings has a module for the resource.
+    """Function that describes a container's allocation in a few words. It returns an empty text if there is no allocation, or if a module
+    in views/holdings describes it.
     """
     metrics: "tuple[MetricSpec, ...]" = ()
-    """Specifications of the resource's gauges, if they are not in core/metrics."""
+    """Specifications of the resource's gauges. Those of CPUs and memory are in core/metrics instead."""
     resizable: frozenset[str] = frozenset()
-    """Names of the resources in `requests` whose amounts may change while a pod runs."""
+    """Names in `requests` whose amounts a resize may change."""
 
 
 def _build_cpus(topology: Topology, placement: Placement) -> "CpuResource | tuple[StartRefused, ...]":
@@ -79,13 +82,15 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Resources that take part in every decision, in this order.
+"""Resources on which every decision depends, in the order in which they are called.
 
-After a scan of devices, device resources precede them (`Managers.knowing`). Claims aren't in this list, because the decision on claims
-encloses the decisions on all resources (core/resources/claims/placing.py).
+If the node has devices, the device manager precedes them (`Managers.knowing`). Claims aren't listed, because the decision on claims wraps
+the decision on all resources (core/resources/claims/placing.py).
 """
 
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
-    """Describe a container's holdings of those resources that have no module in views/holdings, by resource."""
+    """Describe a container's allocation of each resource that has no module in views/holdings. The result is sorted like the table, and
+    keyed by resource.
+    """
     return {kind.name: text for kind in RESOURCES if (text := kind.describe(held, container))}

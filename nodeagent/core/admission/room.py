@@ -1,4 +1,6 @@
-"""Room: the conditions of a decision other than the pod itself. A refused pod is worth deciding again only if there is more room."""
+"""Room: all inputs of a decision except the request itself. The agent decides again on a refused pod only if there is more room than
+before.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -17,26 +19,28 @@ if TYPE_CHECKING:
 
 
 class Room(Struct, frozen=True):
-    """The node's resources, and their use by pods."""
+    """The node's resources, and the amounts that pods request and hold."""
 
     topology: Topology | None = None
     config: Config | None = None
     allocatable: Allocatable | None = None
     usage: Usage = Usage()
     held: PodMap[PodPromises] = field(default_factory=PodMap)
-    """Holdings of the known pods."""
+    """Allocations of the known pods, by UID."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
     orphans: CpuSet = CpuSet()
-    """CPUs with processes that don't belong to any known pod."""
+    """CPUs on which processes run that belong to no known pod."""
     reservations: tuple[tuple[Reservation, int, bool], ...] = ()
-    """Reservations for jobs, as (reservation, begin, whether it has begun). The begin is in milliseconds since boot, and changes if the
-    clock is set.
+    """Reservations for jobs, as (reservation, its begin, whether it has begun). The begin is in milliseconds since boot, so it changes when
+    the wall clock is set.
     """
     plugged: "tuple[DevicePool, ...]" = ()
-    """Pools of the devices that device plugins offer."""
+    """Pools of devices that device plugins have reported."""
 
     def has_more_than(self, before: "Room") -> bool:
-        """Whether resources were released since `before`, or the node itself has changed. Devices of device plugins don't count."""
+        """Return whether resources were released or the node has changed since `before`. Devices of device plugins are left to
+        `has_new_devices`.
+        """
         if self is before:
             return False
         return (
@@ -51,8 +55,8 @@ class Room(Struct, frozen=True):
         )
 
     def has_new_devices(self, before: "Room", requested: frozenset[str]) -> bool:
-        """Whether a requested device has become available since `before`. Either its device plugin has registered, or the plugin now
-        reports the device as healthy.
+        """Return whether a device of a requested resource has become available since `before`, because its plugin has registered or now
+        reports it as healthy.
         """
         known = {pool.resource: pool for pool in before.plugged}
         for pool in self.plugged:
@@ -68,4 +72,4 @@ class Room(Struct, frozen=True):
 
 
 NO_ROOM = Room()
-"""Room of a node without resources. Every real node has more room."""
+"""Room of a node that has no resources. Every real node has more room than this."""

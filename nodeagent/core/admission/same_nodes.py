@@ -1,7 +1,7 @@
-"""Choice of NUMA nodes that suit both the CPUs and the memory of a container (`sameNumaNodes`), and choice of the nodes for huge pages
-(`spreadHugePages`).
+"""Choice of NUMA nodes on which both CPUs and memory are available (`sameNumaNodes`), and of the nodes for huge pages (`spreadHugePages`).
 
-The merge of hints intersects the sets of all resources. If no set is preferred by all, the result may have too little of one resource.
+kubelet's merge of hints intersects the preferred sets of all resources. Without a set that all resources prefer, the result may contain a
+node that has too little of one resource.
 """
 
 from collections.abc import Iterator
@@ -32,14 +32,14 @@ def find_same_nodes(
 ) -> Merged:
     """Return the best set of NUMA nodes in which each node can provide a part of every requested resource.
 
-    If there is no such set, or if the merge's result is already such a set, return the merge's result. The policy accepts the returned set
-    exactly if it accepts the merge's result.
+    If there is no such set, or if the result of the merge is one, return the result of the merge. The returned set is marked as preferred
+    if the result of the merge is, so the policy makes the same decision on both.
 
     Args:
         providers: the managers.
-        promises: the current promises.
-        pod: the pod's requests.
-        container: the container. None means the pod as a whole.
+        promises: the allocations so far.
+        pod: the pod's demand.
+        container: the container for which nodes are chosen. None means the pod as a whole.
         hints: the hints of all resources.
         merged: the result of the merge.
     """
@@ -68,11 +68,11 @@ def find_same_nodes(
 def find_spread(
     topology: TopologyManager, resource: Resource, promises: Promises, uid: str, container: ContainerDemand
 ) -> tuple[tuple[int, int], ...]:
-    """Return pairs (NUMA node, amount of the given resource that the container holds there). The container's huge pages should be spread
-    over these nodes.
+    """Return the NUMA nodes over which a container's huge pages should be spread, each with the amount of `resource` that the container
+    holds there.
 
-    The result is empty if there is no preference. The container then has no huge pages or is on a single node, or a strict policy keeps
-    it on other nodes.
+    The result is empty if there is nothing to spread: the container has no huge pages, holds the resource on one node only, or must use
+    other nodes under a strict policy.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()
@@ -83,8 +83,8 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Yield the sets of NUMA nodes in the hints. From a family of hints, yield the sets of those nodes that have an amount, unless there
-    are too many such nodes.
+    """Return the sets of NUMA nodes in the hints. A family of hints, which isn't a list, yields only sets of nodes that have some of the
+    resource, and nothing if these nodes are too many.
     """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)

@@ -1,4 +1,4 @@
-"""Invariants of a node's state: the invariants of its promises, and the invariants of its pods' entries."""
+"""Invariants of the node's state, namely those of the promises and those of the pods' entries."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,12 +11,13 @@ from nodeagent.core.model.violations import Invariant, Violation
 
 
 def violations(managers: Managers, state: NodeState, checked: NodeState | None = None) -> tuple[Violation, ...]:
-    """Return every invariant that the state violates. A state must violate none when it is saved or used.
+    """Return the violations of the state's invariants. A state that is saved or used must not have any.
 
     Args:
-        managers: the node's managers.
+        managers: the managers of the node.
         state: the state to check.
-        checked: a state without violations. Only what differs from it is checked. None means that there is none.
+        checked: an earlier state that is known to have no violations. Parts that are equal aren't checked again. None means that there is
+            no such state.
     """
     before = () if checked is None else checked.entries
     left, came = find_replaced(before, state.entries)

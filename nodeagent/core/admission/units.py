@@ -1,4 +1,4 @@
-"""systemd units that pods pin. Only one pod may pin a unit (D30)."""
+"""Check that no systemd unit is pinned by two pods (D30)."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from nodeagent.core.model.state import UnitKey
 
 
 class UnitTaken(Struct, frozen=True):
-    """Refusal: another pod already pins one of the pod's units."""
+    """Refusal of a pod, because another pod already pins one of its units."""
 
     unit: str
     holder: str
-    """Name of the pod that pins the unit, as namespace/name."""
+    """Pod that already pins the unit, as `namespace/name`."""
 
     @property
     def reason(self) -> str:
@@ -25,11 +25,11 @@ class UnitTaken(Struct, frozen=True):
 
 
 def find_taken_unit(units: frozenset[UnitKey], holders: Iterable[tuple[str, frozenset[UnitKey]]]) -> UnitTaken | None:
-    """Return a unit that another pod already pins. None means that none of these units is pinned by another pod.
+    """Return a refusal if another pod already pins one of the pod's units. None means that all of them are free.
 
     Args:
-        units: the units of a pod.
-        holders: the names of the other pods, each with its units.
+        units: the units that the pod wants to pin.
+        holders: the other pods that pin units, each with its name and units.
     """
     for holder, held in holders if units else ():
         if common := units & held:

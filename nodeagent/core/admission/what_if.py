@@ -1,6 +1,6 @@
-"""A node for trial decisions, with the current or other pods, under the current or another configuration.
+"""A node for trial decisions. Its pods and configuration may be the present ones or others.
 
-A trial takes the same steps as a turn of the daemon (core/turn/step.py), but its result is discarded.
+A trial takes the same steps as a turn of the agent (core/turn/step.py), but its result isn't saved or applied.
 """
 
 from collections.abc import Mapping
@@ -32,22 +32,22 @@ Refused = Rejected | Insufficient | UnitTaken
 
 
 class WhatIf(Struct, frozen=True):
-    """State of a node for trial decisions."""
+    """Managers, allocations and pods of a node for trial decisions."""
 
     managers: Managers
     promises: Promises
     pods: tuple[Pod, ...] = ()
-    """Active pods, in decision order."""
+    """Active pods, in the order in which the agent decided on them."""
     allocatable: Allocatable | None = None
-    """Allocatable amounts. None means that the capacity is not checked before the managers decide."""
+    """Allocatable amounts of the node. None means that trials skip the check of the node's capacity."""
     usage: Usage = field(default_factory=Usage)
-    """Sum of the active pods' requests."""
+    """Sum of the requests of the active pods."""
     idle: tuple[Pod, ...] = ()
-    """Idle pods, which hold no resources but still pin their units."""
+    """Idle pods, which have no allocation, but still pin their units."""
     origins: Mapping[str, Origin] = {}
-    """Origins of known pods, by UID. A pod that isn't listed comes from a manifest."""
+    """Origins of pods by UID. A pod that isn't listed comes from a manifest."""
     moving: frozenset[str] = frozenset()
-    """UIDs of pods that are ending or being replaced together. The units of these pods count as free."""
+    """UIDs of pods that are ending, or that are being replaced in the same step. Other pods may pin the units of these pods."""
 
     @classmethod
     def of(
@@ -58,17 +58,17 @@ class WhatIf(Struct, frozen=True):
         allocatable: Allocatable | None = None,
         idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
-        """Create the node. Its usage is the sum of the requests of its pods."""
+        """Build a node with these pods. The sum of their requests is computed."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 
     @classmethod
     def of_state(cls, managers: Managers, state: NodeState, allocatable: Allocatable | None = None) -> "WhatIf":
-        """Create the node of a state, with its pods."""
+        """Build a node with the pods and allocations of a state."""
         return cls.of(managers, state.promises, state.holding_pods(), allocatable, state.idle_pods())
 
     def unit_keys(self, pod: Pod) -> frozenset[UnitKey]:
-        """Return the units that a pod pins, each as its domain and name."""
+        """Return the units that a pod pins, as pairs of domain and unit name."""
         return list_unit_keys(pod, self.origins.get(pod.uid, Origin("")))
 
     @property
@@ -76,11 +76,11 @@ class WhatIf(Struct, frozen=True):
         return self.managers.placement.gate("PodLevelResources")
 
     def judge(self, pod: Pod, managers: Managers | None = None) -> Admitted | Refused:
-        """Decide on one more pod, as the daemon does.
+        """Decide on one more pod, as the agent would.
 
         Args:
             pod: the pod with defaults applied.
-            managers: a copy of the node's managers with observers. None means the node's managers without observers.
+            managers: a copy of the node's managers with an observer, for explanations. None means the node's own managers.
         """
         others = (other for other in (*self.pods, *self.idle) if other.uid not in self.moving)
         taken = find_taken_unit(self.unit_keys(pod), ((other.full_name, self.unit_keys(other)) for other in others))
@@ -94,11 +94,11 @@ class WhatIf(Struct, frozen=True):
         return admit(managers or self.managers, self.promises, pod)
 
     def resize(self, old: Pod, new: Pod) -> "Fits | NotResized":
-        """Resize a running pod, as the daemon does (`is_resize`).
+        """Decide on the resize of a running pod, as the agent would.
 
         Args:
-            old: the pod as it runs. Its environment variables are ignored.
-            new: the pod with other amounts.
+            old: the pod as it runs. It may lack its environment variables.
+            new: the pod with changed amounts (see `is_resize`).
         """
         answer = resized(self.managers, self.promises, old, new, usage=self.usage, allocatable=self.allocatable)
         if isinstance(answer, NotResized):
@@ -108,11 +108,11 @@ class WhatIf(Struct, frozen=True):
         return Fits(replace(self, promises=answer, pods=pods, usage=usage), self)
 
     def as_admitted(self, pod: Pod) -> Admitted:
-        """Return the pod's current allocation in the form of a decision."""
+        """Return the present allocation of an admitted pod, in the form of a decision."""
         return Admitted(self.promises, (), Report((), container_reports(self.managers, self.promises, pod)))
 
     def after(self, pod: Pod, decision: Admitted | Refused) -> "WhatIf":
-        """Return the node after this decision on the pod."""
+        """Return the node as it is after this decision on the pod."""
         match decision:
             case Admitted():
                 usage = self.usage.plus(pod, pod_level_resources=self._gate)
@@ -123,7 +123,7 @@ class WhatIf(Struct, frozen=True):
                 return self
 
     def without(self, uids: frozenset[str]) -> "WhatIf":
-        """Return the node after these pods have ended."""
+        """Return the node as it is after these pods have ended."""
         promises, usage = self.promises, self.usage
         for uid in sorted(uids):
             promises, _ = remove_pod(self.managers, promises, uid)
@@ -134,14 +134,16 @@ class WhatIf(Struct, frozen=True):
         return replace(self, promises=promises, pods=left, usage=usage, idle=idle)
 
     def making_way(self, pod: Pod) -> "WhatIf":
-        """Return the node without the pods that this pod would replace. If a manifest changes, the old pod of the same name ends first."""
+        """Return the node without the pods that this pod would replace. The agent ends a pod when its manifest changes, before it decides
+        on the new pod of the same name.
+        """
         keys = keys_of(pod)
         replaced = (old.uid for old in (*self.pods, *self.idle) if not keys.isdisjoint(keys_of(old)))
         return self.without(frozenset(replaced))
 
     def under(self, placement: Placement) -> "WhatIf | StartRefused":
-        """Return the node with the same promises under another configuration. If the promises don't fit the configuration, return the
-        reason.
+        """Return the node with another configuration and the same allocations. If the allocations don't fit the configuration, return the
+        refusal.
         """
         managers = build(self.managers.topology, placement)
         if isinstance(managers, StartRefused):
@@ -154,15 +156,15 @@ class WhatIf(Struct, frozen=True):
 
 
 class Fits(Struct, frozen=True):
-    """Result of a resize that is possible."""
+    """Result of a resize that is possible, for trial decisions."""
 
     node: WhatIf
-    """The node after the resize."""
+    """Node as it is after the resize."""
     before: WhatIf
 
 
 def keys_of(pod: Pod) -> frozenset[tuple[str, str]]:
-    """Return the identifiers of a pod that must be unique on a node: its UID and its name. A later pod with the same UID or name replaces
-    this pod.
+    """Return the keys of a pod that must be unique on a node: its UID, and its namespace with its name. A new pod replaces any pod that has
+    one of its keys.
     """
     return frozenset((("name", pod.full_name), ("uid", pod.uid)))

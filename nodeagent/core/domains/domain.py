@@ -1,8 +1,8 @@
-"""Contract of a domain: an owner of containers' cgroups and processes, such as the agent, systemd or a container runtime.
+"""Contract of a domain: the program that owns certain containers' cgroups and processes, such as the agent, systemd or a container runtime.
 
-A turn calls the methods in the order of this module, all in the deciding thread. Each method is called for all domains before the next
-method is called. Each domain keeps its own data between turns, which other domains can't access. A domain's threads pass data to the
-deciding thread by queues, and wake the agent. Problems are texts for users that name the next step. A `Problem` also names its pod.
+A turn of the agent calls the methods in the order of this module, each method for all domains before the next. All calls come from the
+deciding thread. Domains keep their own data from turn to turn, and can't access each other's data. The threads of a domain pass data to the
+deciding thread in queues, and wake the agent. Problems that a method returns are texts for users, with the next step.
 """
 
 from collections.abc import Mapping
@@ -24,175 +24,180 @@ from nodeagent.core.turn.world import Turn, World
 
 
 class DomainInput(Struct, frozen=True):
-    """State and sources that a domain needs for its observations."""
+    """Inputs for a domain's observations in one turn of the agent."""
 
     state: NodeState
-    """State after the last turn."""
+    """Node state after the last turn of the agent."""
     sources: tuple[PodSource, ...]
-    """Sources of pods of all domains."""
+    """Pod sources of all domains."""
     rescan: bool
-    """Whether everything is observed again. Otherwise, only values are observed that may change without waking the agent."""
+    """Whether the domain reads everything again. Otherwise it reads only values whose changes don't wake the agent."""
     part: float = 1.0
-    """Fraction of the pods' cgroups, from 0 to 1, that is read again although no change was reported."""
+    """Fraction of the pods' cgroups (0 to 1) that is read again even if no event has reported a change."""
     runs: Runs | None = None
-    """Runs of the launcher (one run is one start of a container's command). None means that the launcher doesn't answer."""
+    """Runs that the launcher reports, each of which is one start of a container's command. None means that the launcher doesn't answer."""
 
 
 class DomainView(Struct, frozen=True):
-    """Observations of one domain in one turn."""
+    """Observations of one domain in one turn of the agent."""
 
     cgroups: ObservedCgroups
     inactive_units: frozenset[str] = frozenset()
-    """Paths of pinned units that are neither active nor being started."""
+    """Paths of pinned units that are neither active nor starting."""
     has_reported_all: bool = True
-    """Whether the domain has reported all its pods. Until then, missing pods don't count as ended."""
+    """Whether the domain has reported all its pods since the agent's start. Until it has, a missing pod doesn't count as ended."""
     problems: tuple[str, ...] = ()
     retries: bool = False
-    """Whether the problems may be solved soon, so that another observation is worthwhile."""
+    """Whether the problems may disappear soon, so that the domain should be observed again."""
     places: Mapping[str, str] = MappingProxyType({})
-    """Path of each pinned unit's cgroup below the root of all cgroups, by unit name."""
+    """Cgroup path of each pinned unit below the cgroup v2 root, by unit name."""
     strays: frozenset[str] = frozenset()
-    """IDs of the runs (starts of containers' commands) whose main process is outside of its container's cgroup."""
+    """Run IDs of containers whose main process has left the container's cgroup."""
 
 
 class TurnDone(Struct, frozen=True):
-    """Result of a turn that was saved and carried out."""
+    """Result of a turn of the agent, after its decisions were saved and the cgroups were written."""
 
     state: NodeState
-    """Saved state, in which pods that couldn't be saved are refused."""
+    """Saved node state. If the turn's decisions couldn't be saved, they appear as refusals here."""
     wanted: tuple[DesiredCgroup, ...]
     ready: frozenset[str]
-    """Paths of the cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""
+    """Paths of the cgroups that have their allocated values, and on whose exclusive CPUs no other process can run."""
     unvacated: CpuSet
-    """CPUs that some processes could not be moved off."""
+    """CPUs that some process hasn't left, although they are allocated to a container."""
     placed: Mapping[str, ContainerPlacement]
-    """CPUs and memory nodes that were reported to each container's processes, by cgroup path."""
+    """CPUs and memory nodes of each container, as written into its placement file, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """Paths of device files that couldn't be withdrawn, each with the name of its last user."""
+    """Device files that couldn't be withdrawn from processes. Each path has the name of the pod or unit that still uses the file."""
 
 
 class TakenBack(Struct, frozen=True):
-    """Result of withdrawing released devices from processes."""
+    """Result of withdrawing released devices from running processes."""
 
     files_in_use: Mapping[str, str]
     problems: tuple[str, ...] = ()
 
 
 class DomainCounts(Struct, frozen=True):
-    """Numbers of a domain's events since the previous call of `count`."""
+    """Numbers for the metrics, counted since the previous call of `count`."""
 
     deltas: tuple[MetricDelta, ...] = ()
     durations: tuple[tuple[str, float], ...] = ()
-    """Durations in seconds, each with the name of the histogram to which it belongs."""
+    """Durations in seconds, as pairs of histogram name and duration."""
 
 
 class Domain(Protocol):
     @property
     def name(self) -> str:
-        """Name of the domain, as in `PodEntry.domain` of its pods."""
+        """Return the name of the domain, which is also in `PodEntry.domain` of its pods."""
         ...
 
     def follow(self, config: Config, /) -> None:
-        """Apply another configuration. This method is called between turns."""
+        """Apply a changed configuration. The agent calls this method between two turns."""
         ...
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:
-        """Return the domain's own pods from the last read, or with `rescan` from a new read.
+        """Return the domain's own pods, in the form of pod sources. The result is empty if manifests define all pods of the domain.
 
-        `part` is the fraction of the pods' files, from 0 to 1, that is checked although no change was reported. This method is called
-        first, before any observation. The origin of each pod names the domain. If the domain only watches its processes, its containers
-        pin units with names in systemd's form (`NAME.scope`). If all of a domain's pods come from another source, such as manifests, the
-        result is empty.
+        This method is called first in a turn, before any observation. The origin of each pod must name the domain. If the domain doesn't
+        start the processes itself, the pod's containers must pin units, with names like those of systemd scopes (`NAME.scope`).
+
+        Args:
+            rescan: whether to read the pods again, instead of using the last reading.
+            part: fraction of the pods' files (0 to 1) that is checked even if no event has reported a change.
         """
         ...
 
     def observe(self, look: DomainInput, /) -> DomainView:
-        """Read the existing cgroups of the domain's pods, by the paths of `PodEntry.container_path`.
+        """Read the existing cgroups of the domain's pods. The result's keys are the paths of `PodEntry.container_path`.
 
-        This method is called before the turn makes its decisions.
+        This method is called before the turn decides on any pod.
 
         Raises:
-            CgroupError: a cgroup can't be read. The turn then makes no decisions.
+            CgroupError: a cgroup can't be read. The turn then decides on no pods.
         """
         ...
 
     def decide(self, decided: Turn, world: World, /) -> Turn:
-        """Decide on the requests received since the last turn.
+        """Decide on the requests that the domain has received since the last turn. Return the turn with these decisions added.
 
-        This method is called once the turn has decided on the pods of all sources, before any request is answered. The result is saved
-        with the rest of the turn.
+        This method is called after the decisions on the pods of all sources. All decisions are saved together, before any request is
+        answered.
         """
         ...
 
     def withdraw(self, why: str, /) -> None:
-        """Tell all waiting callers that no decision was made.
+        """Tell all waiting callers that their requests weren't decided, for the reason in `why`.
 
-        This method is called if the turn can't be saved. The decision is then not carried out. The later methods are still called, with
-        the state of the last turn.
+        This method is called if the turn's decisions can't be saved, and are therefore not carried out. The later methods of the turn are
+        still called, with the state of the last turn.
         """
         ...
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of the domain's cgroups, so that they can be restored even after the state was lost. Return the
-        problems.
+        """Record the original settings of cgroups that the domain is about to change, so that they can be restored even if the state is
+        lost. Return problems.
 
         This method is called after `state` is saved, and before any cgroup is written.
         """
         ...
 
     def desired(self, observed: ObservedCgroups, /) -> tuple[DesiredCgroup, ...]:
-        """Return the desired values of cgroups whose pods aren't in the state, such as cgroups to restore."""
+        """Return desired values of cgroups that no pod in the state determines, such as cgroups whose original settings are to be
+        restored.
+        """
         ...
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return CPUs that the domain's processes may use, although no observed cgroup shows this.
+        """Return CPUs on which the domain's processes may run, although no observed cgroup shows it. No container is granted these CPUs.
 
-        The plan doesn't grant these CPUs to any container. This method is called before the plan is carried out.
+        This method is called before the plan is carried out.
         """
         ...
 
     def owns(self, path: str, /) -> bool:
-        """Whether this domain carries out the plan's changes of the cgroup. Exactly one domain owns each cgroup."""
+        """Return whether this domain writes the cgroup at this path. Exactly one domain does."""
         ...
 
     def apply(self, change: Change, /) -> None:
-        """Carry out one change. Return once the change is in effect and processes have left the CPUs that it removes.
+        """Carry out one change of a cgroup. Return once the change is in effect, and no process uses the CPUs that it removes.
 
         Raises:
-            CgroupError: the change failed, or its effect isn't certain. Dependent changes are deferred, and all of them are tried again.
+            CgroupError: the change failed, or its effect is uncertain. Changes that depend on it are deferred, and the next turn tries all
+                again.
         """
         ...
 
     def take_back(self, state: NodeState, /) -> TakenBack:
-        """Withdraw released devices from the domain's processes, and give the processes access to the allocated devices.
+        """Withdraw released devices from the domain's processes, and give these processes access to the devices that are allocated to them.
 
-        This method is called after the plan is carried out, before any domain starts a container or answers a request.
+        This method is called after the plan is carried out, and before any domain starts a container or answers a request.
         """
         ...
 
     def finish(self, done: TurnDone, /) -> tuple[str, ...]:
-        """Start or attach ready containers, answer waiting callers, and restore the settings of ended pods. Return the problems.
+        """Start or attach containers that are ready, answer waiting callers, and restore the settings of ended pods. Return problems.
 
-        This method is called last, after everything is saved and written.
+        This method is called last in a turn, after everything is saved and written.
         """
         ...
 
     @property
     def needs_every_turn(self) -> bool:
-        """Whether every turn calls the domain, even if observations and pods are unchanged since the last turn."""
+        """Whether the domain must be called even in turns in which neither pods nor observations have changed."""
         ...
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the domain waits for a change that doesn't wake the agent. In that case, another turn follows soon."""
+        """Whether the domain waits for a change of which no event informs the agent. If so, the next turn follows soon."""
         ...
 
     def standing_problem(self) -> str | None:
-        """Describe a problem of the domain as a whole. None means that there is no such problem. This method is called after each turn,
-        even a failed turn.
+        """Return a problem that concerns the domain as a whole, such as a missing connection. None means that there is no such problem.
+        This method is called after each turn, even after a failed turn.
         """
         ...
 
     def count(self) -> DomainCounts:
-        """Return the numbers of events since the previous call, for the metrics."""
+        """Return the numbers of events since the previous call."""
         ...

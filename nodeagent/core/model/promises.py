@@ -1,7 +1,6 @@
-"""Promises to pods as one immutable value: the holdings of each pod, and each resource's accounts for the whole node.
+"""Promises of the node as one immutable value: the allocation of each pod, and the records that each resource keeps for the whole node.
 
-Equal promises compare equal, whatever changes led to them. This module only looks values up. It makes no decisions, and doesn't know any
-particular resource.
+Equal promises compare equal, whatever changes led to them. The module is the same for all resources and makes no decisions.
 """
 
 import enum
@@ -20,10 +19,10 @@ B = TypeVar("B", bound=Books)
 
 
 class Hint(Struct, frozen=True):
-    """Hint that the topology manager stored for a container."""
+    """NUMA hint that the topology manager chose for a container. The managers of CPUs, memory and devices allocate by it."""
 
     mask: NumaSet | None = None
-    """Preferred NUMA nodes. None means that all NUMA nodes are equally good ("any")."""
+    """Chosen NUMA nodes. None means that all NUMA nodes are equally good ("any")."""
     preferred: bool = False
 
 
@@ -31,29 +30,31 @@ NO_HINT = Hint()
 
 
 class PodPromises(Struct, frozen=True):
-    """Holdings of one pod."""
+    """Allocation of one pod: its holdings of each resource, and the NUMA hints of its containers."""
 
     hints: tuple[tuple[str, Hint], ...] = ()
-    """Hints by container, sorted by container name."""
+    """Pairs of container and hint, sorted by container."""
     parts: tuple[Holdings, ...] = ()
-    """Holdings by resource. The method `having` replaces them."""
+    """Holdings of the pod, one object per resource. Use `of` to read one, and `having` to replace some of them."""
 
     def of(self, kind: type[H]) -> H:
-        """Return the holdings of one type. Each type belongs to one resource."""
+        """Return the pod's holdings of one resource, which is identified by the type of its holdings. They are empty if the pod holds
+        nothing of the resource.
+        """
         for part in self.parts:
             if type(part) is kind:
                 return part
         return kind()
 
     def having(self, *parts: Holdings) -> "PodPromises":
-        """Return the promises with other holdings for some resources."""
+        """Return a copy in which these holdings replace those of the same resources."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
         return PodPromises(self.hints, own)
 
     def without(self, name: str) -> "PodPromises":
-        """Return the pod's promises without those of one container."""
+        """Return a copy without the allocation of one container."""
         hints = tuple(item for item in self.hints if item[0] != name)
         return PodPromises(hints).having(*(part.without(name) for part in self.parts))
 
@@ -65,7 +66,7 @@ class PodPromises(Struct, frozen=True):
 
     @property
     def holders(self) -> list[str]:
-        """Return the sorted names of the containers with holdings."""
+        """Return the sorted names of the containers to which something is allocated."""
         return sorted({name for part in self.parts for name in part.holders})
 
     @property
@@ -77,36 +78,34 @@ NOTHING = PodPromises()
 
 
 class UnrecoveredPod(Struct, frozen=True):
-    """A pod that may be running but is known only from records, because the agent's state was lost and the pod's manifest is now
-    missing.
-    """
+    """A pod that may still be running, but is known only from records: the agent's state was lost, and the pod's manifest is missing."""
 
     uid: str
     held: PodPromises
-    """Holdings of the pod that its cgroups don't show. Claimed cards are listed under an empty container name, because the records don't
-    say which containers use them.
+    """Holdings of the pod that its cgroups don't show, such as devices. Cards allocated to claims are listed under an empty container name,
+    because the records don't say which containers use them.
     """
     name: str = ""
-    """Name of the pod according to a record. It is empty if no record has the name."""
+    """Pod name from a record. Empty means that no record contains the name."""
 
 
 class Promises(Struct, frozen=True):
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
-    """All pods with holdings."""
+    """Allocations by pod UID. Pods to which nothing is allocated are missing."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
-    """Unrecovered pods. Other pods don't get their holdings."""
+    """Pods of a lost state that aren't known again yet. Their holdings aren't allocated to other pods."""
     parts: tuple[Books, ...] = ()
-    """Accounts of each resource for the whole node. The method `having` replaces them."""
+    """Records for the whole node, one object per resource. Use `of` to read one, and `having` to replace some of them."""
 
     def of(self, kind: type[B]) -> B:
-        """Return the accounts of one type. Each type belongs to one resource."""
+        """Return one resource's records for the whole node. The resource is identified by the type of its records."""
         for part in self.parts:
             if type(part) is kind:
                 return part
         return kind()
 
     def having(self, *parts: Books) -> "Promises":
-        """Return the promises with other accounts for some resources."""
+        """Return a copy in which these records replace those of the same resources."""
         own = self.parts
         for part in parts:
             own = with_part(own, part)
@@ -120,18 +119,20 @@ class Promises(Struct, frozen=True):
         return self.of_pod(uid).hint(name)
 
     def all_pods(self) -> Iterator[tuple[str, PodPromises]]:
-        """Return the holdings of all pods, including unrecovered ones, sorted by UID."""
+        """Return the allocations of all pods, including unrecovered pods, sorted by UID."""
         more = [(one.uid, one.held) for one in self.unrecovered]
         return iter(sorted((*self.pods, *more), key=itemgetter(0)) if more else self.pods)
 
 
 class Isolation(enum.StrEnum):
-    """Degree of isolation. It tells with which other containers a container shares its CPUs."""
+    """Kind of CPUs on which a container runs: the node's shared pool (`HOST`), its pod's shared pool (`POD`), its exclusive CPUs
+    (`CONTAINER`), or both exclusive CPUs and the shared pool (`MIXED`).
+    """
 
     HOST = "host"
     POD = "pod"
     MIXED = "mixed"
-    """The container has exclusive CPUs and may also use the shared pool."""
+    """The container runs on its exclusive CPUs and on the shared pool."""
     CONTAINER = "container"
 
     @property
@@ -141,6 +142,6 @@ class Isolation(enum.StrEnum):
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
-    """Replace the holdings of a pod. A pod without holdings is removed."""
+    """Replace the allocation of a pod. An empty allocation removes the pod."""
     pods = promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod)
     return Promises(pods, promises.unrecovered, promises.parts)

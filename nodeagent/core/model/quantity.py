@@ -1,6 +1,8 @@
-"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. The meaning of an amount is left to the caller.
+"""Kubernetes quantities (`1500m`, `2`, `1Gi`, `1e3`) as exact integers. A quantity has no unit: the caller knows whether it means CPUs,
+bytes or devices.
 
-Source: k8s.io/apimachinery resource.Quantity. As in that package, amounts finer than a billionth are rounded up to a billionth.
+The rules are those of k8s.io/apimachinery resource.Quantity. As in that package, amounts finer than a billionth are rounded up to a
+billionth.
 """
 
 import enum
@@ -20,12 +22,12 @@ _NANO = 10**9
 _MIB = 2**20
 _MAX_TEXT = 64
 _MOST_TYPED = 100
-"""Bytes below which thousandths of a byte mean MiB: 99999m means 97 GiB."""
+"""Limit in bytes up to which an amount in thousandths of a byte is read as a typing error for MiB. For example, 99999m means 97 GiB."""
 _MAX_NANO = (2**63 - 1) * _NANO
 
 
 class Notation(enum.Enum):
-    """Notation of a quantity, which determines how it is printed."""
+    """Notation in which a quantity was written. It determines the notation in which the quantity is printed."""
 
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
@@ -33,15 +35,15 @@ class Notation(enum.Enum):
 
 
 class QuantitySyntaxError(ValueError):
-    """A text is not a quantity. The message is the same as in Kubernetes."""
+    """The text isn't a quantity. The message is that of Kubernetes."""
 
 
 class Quantity(Struct, frozen=True):
     nano: int
     notation: Notation = Notation.DECIMAL_SI
     decimal_form: bool = False
-    """Whether Kubernetes can't parse the text as int64, even if the amount is whole. Causes are a fraction (`1.5Gi`, `2.0`), thousandths
-    (`2000m`), or too many digits for its fast path (`100Ti`).
+    """Whether Kubernetes fails to read the text as int64, even if the amount is whole. This happens to a fraction (`1.5Gi`, `2.0`), to
+    thousandths (`2000m`), and to more digits than its fast path reads (`100Ti`).
     """
 
     @classmethod
@@ -56,10 +58,10 @@ class Quantity(Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=4096)  # results are cached and shared, because many containers have the same amounts
     def parse(text: str) -> "Quantity":
-        """Parse a quantity.
+        """Parse the text of a quantity.
 
         Raises:
-            QuantitySyntaxError: the text is not a quantity, or is longer than 64 characters.
+            QuantitySyntaxError: the text isn't a quantity, or has more than 64 characters.
         """
         match = _PATTERN.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None or not (match["whole"] or match["fraction"]):
@@ -91,17 +93,19 @@ class Quantity(Struct, frozen=True):
         return _ceil_div(self.nano, _NANO // 1000)
 
     def is_whole(self) -> bool:
-        """Whether a CPU amount is a whole number after rounding up to thousandths, which is kubelet's test."""
+        """Return whether a CPU amount, rounded up to thousandths, is a whole number. kubelet applies this test before it allocates
+        exclusive CPUs.
+        """
         return self.value() * 1000 == self.milli()
 
     def as_int64(self) -> int | None:
-        """Return the amount if Kubernetes could return it as int64, because it is whole and not in decimal form. Otherwise return None."""
+        """Return the whole amount if Kubernetes' AsInt64 would succeed. None means that the amount has a fraction or is in decimal form."""
         whole, rest = divmod(self.nano, _NANO)
         return None if rest or self.decimal_form else whole
 
     def as_whole_bytes(self) -> "Quantity":
-        """Return the whole bytes that an amount of memory with a fraction of a byte probably means. A few thousandths of a byte are typed
-        instead of MiB (500m), and other fractions are left by a division (0.1Gi).
+        """Return the whole number of bytes that the author of a fractional memory amount probably meant. A small amount in thousandths
+        (500m) is taken for MiB. Any other fraction comes from a division (0.1Gi), and is rounded up to MiB.
         """
         whole, rest = divmod(self.nano, _NANO)
         if not rest:
@@ -110,23 +114,25 @@ class Quantity(Struct, frozen=True):
         return Quantity.of_bytes((self.milli() if is_typed else _ceil_div(self.value(), _MIB)) * _MIB)
 
     def rounded_up_to_milli(self) -> "Quantity":
-        """Return the quantity as the API server stores it: rounded up to thousandths."""
+        """Return the quantity rounded up to thousandths, as the API server stores CPU and memory."""
         milli = self.milli() * (_NANO // 1000)
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the quantity that results from printing this quantity and parsing the text. Doing so again changes nothing."""
+        """Return the quantity that its own printed text stands for. Printing and parsing the result changes nothing more, so it can be
+        saved as text.
+        """
         # The text is parsed twice: the first result is printed in decimal notation if the text has no binary suffix, and this may shorten
         # the number.
         return Quantity.parse(str(Quantity.parse(str(self))))
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add two quantities. The sum is printed in the notation of the first addend that isn't zero (Quantity.Add)."""
+        """Return the sum of two quantities. Its notation is that of the first quantity that isn't zero (Quantity.Add)."""
         first = other if self.nano == 0 else self
         return Quantity(self.nano + other.nano, first.notation, self.decimal_form or other.decimal_form)
 
     def __str__(self) -> str:
-        """Print the quantity in canonical form, with the largest suffix that needs no fraction."""
+        """Return the canonical text, which has the largest suffix that needs no fraction."""
         whole, rest = divmod(abs(self.nano), _NANO)
         sign = "-" if self.nano < 0 else ""
         if self.nano == 0:
@@ -144,8 +150,8 @@ class Quantity(Struct, frozen=True):
 
 
 def _reads_as_int64(match: re.Match[str], nano: int) -> bool:
-    """Whether Kubernetes' Quantity.AsInt64 succeeds. This requires that the parser's fast path accepts the text, and that the scale
-    isn't negative.
+    """Return whether Kubernetes' Quantity.AsInt64 would succeed for the parsed text. This requires that the fast path of Kubernetes' parser
+    accepts the text, and that the amount isn't scaled down.
     """
     suffix, whole, fraction = match["suffix"], match["whole"].lstrip("0") or "0", match["fraction"]
     if nano > _MAX_NANO:

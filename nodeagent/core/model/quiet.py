@@ -1,40 +1,46 @@
-"""Quiet settings of a pod's cores while the pod runs, and the named profiles of a node."""
+"""Quiet settings: settings of a pod's cores that reduce disturbances while the pod runs. Named sets of these settings are the node's
+profiles.
+"""
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 DEFAULT_PROFILE = "quiet"
-"""Name of the profile that every node has."""
+"""Name of the profile that nodes have by default."""
 
 
 class QuietSettings(Struct, frozen=True):
-    """Quiet settings of cores. A setting of None stays unchanged."""
+    """Quiet settings for a pod's cores. None in a field means that the setting stays unchanged."""
 
     idle_latency_us: int | None = None
-    """Longest allowed time for leaving an idle state, in microseconds."""
+    """Largest permitted exit latency of idle states (cpuidle), in microseconds. Deeper idle states are disabled."""
     governor: str | None = None
-    """Name of the frequency governor (cpufreq)."""
+    """Name of the cpufreq governor."""
     min_frequency_mhz: int | None = None
     max_frequency_mhz: int | None = None
     idle_siblings: bool | None = None
-    """Whether the pod runs only on one thread of each of its cores. False has the same effect as None, but overrides a profile's True."""
+    """Whether only one thread of each core runs the pod, and the sibling threads stay idle. False has the same effect as None, but
+    overrides a profile's True.
+    """
     boost: bool | None = None
-    """Whether the cores may exceed their nominal frequency. True has the same effect as None, but overrides a profile's False."""
+    """Whether the cores may exceed their base frequency (turbo boost). True has the same effect as None, but overrides a profile's
+    False.
+    """
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return these settings, overridden by those settings of `others` that aren't None."""
+        """Return a copy in which the settings of `others` that aren't None replace these settings."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
 class QuietRequest(Struct, frozen=True):
-    """A pod's request: a profile, and settings that take precedence over the profile's settings."""
+    """A pod's request for quiet settings: a profile, and the pod's own settings, which take precedence over those of the profile."""
 
     profile: str = ""
-    """Name of the profile. Empty means that no profile is requested."""
+    """Name of the requested profile. Empty means that the pod requests no profile."""
     settings: QuietSettings = QuietSettings()
 
     def resolve(self, profiles: "tuple[tuple[str, Profile], ...]") -> QuietSettings | None:
-        """Return the profile's settings, overridden by the pod's own settings. None means that the profile doesn't exist."""
+        """Return the profile's settings, overridden by the pod's own. None means that the node doesn't have the requested profile."""
         if not self.profile:
             return self.settings
         profile = dict(profiles).get(self.profile)
@@ -42,20 +48,22 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a process and its children, by their names in a profile. None means that the process inherits the setting from the
-    process that starts it.
+    """Settings of a process and its children. None in a field means that the process inherits the setting from its parent. In documents,
+    the fields have the names that profiles use.
     """
 
     aslr: bool | None = None
-    """Whether memory addresses differ from run to run (address space layout randomization). True has the same effect as None."""
+    """Whether the kernel randomizes the memory layout of each process (address space layout randomization). True has the same effect as
+    None.
+    """
     transparent_huge_pages: bool | None = None
-    """Whether memory may consist of transparent huge pages. True has the same effect as None."""
+    """Whether the process may use transparent huge pages. True has the same effect as None."""
     scheduler: str | None = None
-    """Scheduling policy. A priority may follow after a colon, as in `fifo:10`."""
+    """Scheduling policy, with a priority after a colon for real-time policies, as in `fifo:10`."""
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return these settings, overridden by those settings of `others` that aren't None."""
+        """Return a copy in which the settings of `others` that aren't None replace these settings."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property
@@ -66,12 +74,14 @@ class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Profile(Struct, frozen=True):
     settings: QuietSettings = QuietSettings()
     process: ProcessSettings = ProcessSettings()
-    """Settings of the processes of jobs and of containers with a command."""
+    """Process settings for jobs, and for containers that have a command."""
     run_thresholds: tuple[tuple[str, int], ...] = ()
-    """Largest rates that don't count as a disturbance, by kind of disturbance. Only rates that differ from the node's rates are listed."""
+    """Disturbance thresholds of the profile, by kind of disturbance. A rate up to the threshold doesn't count as a disturbance. For kinds
+    that aren't listed, the node's threshold applies.
+    """
 
 
 SHIPPED_PROFILES = (
     (DEFAULT_PROFILE, Profile(QuietSettings(idle_latency_us=5, governor="performance", idle_siblings=True))),
 )
-"""Profiles of a node whose configuration defines none. With 5 microseconds, only the lightest idle states are allowed."""
+"""Profiles of a node whose configuration defines none. The limit of 5 microseconds permits only the shallowest idle states."""

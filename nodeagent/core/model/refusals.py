@@ -1,4 +1,4 @@
-"""Refusals of pods and of starts, as values. Reasons and texts are the same as kubelet's, if kubelet has such a refusal."""
+"""Refusals of pods, of resizes, and of the agent's start, as values. Where kubelet has the same refusal, reason and text are kubelet's."""
 
 import enum
 
@@ -6,64 +6,68 @@ from msgspec import Struct
 
 
 class Reason(enum.StrEnum):
-    """Reason for refusing a pod, as in the pod's status."""
+    """Reason for refusing a pod, as it appears in the pod's status."""
 
     TOPOLOGY_AFFINITY = "TopologyAffinityError"
     UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
     SMT_ALIGNMENT = "SMTAlignmentError"
     EMPTY_POD_SHARED_POOL = "EmptyPodSharedPoolError"
     CORE_CLASS = "CoreClassUnavailable"
-    """Reason of a pod that requires a core class of which the node has no suitable CPUs. kubelet doesn't have this reason."""
+    """Reason for refusing a pod that requires a core class, if the node has no suitable CPUs of that class. kubelet lacks this reason."""
     DEVICE = "DeviceUnavailable"
-    """Reason of a pod that asks to be near a device which the node lacks. kubelet doesn't have this reason."""
+    """Reason for refusing a pod that asks to be near a device, if the node lacks the device. kubelet lacks this reason."""
     CLAIM = "ResourceClaimUnavailable"
-    """Reason of a pod whose resource claims can't be satisfied. kubelet doesn't have this reason."""
+    """Reason for refusing a pod whose resource claims can't be satisfied. kubelet lacks this reason."""
     CPU_PLUGIN_FAILED = "CPUPluginFailed"
-    """Reason of a pod about which a CPU plugin gave no answer or an invalid answer. kubelet doesn't have this reason."""
+    """Reason for refusing a pod because a CPU plugin gave no answer or an invalid answer. kubelet lacks this reason."""
     CPU_PLUGIN_REFUSED = "CPUPluginRefused"
-    """Reason of a pod whose chosen CPUs were rejected by a CPU plugin's Allocate. kubelet doesn't have this reason."""
+    """Reason for refusing a pod because a CPU plugin rejected the CPUs that were chosen for it (Allocate). kubelet lacks this reason."""
     DEVICE_PLUGINS_SLOW = "DevicePluginsSlow"
-    """Reason of a pod for which device plugins didn't answer within the waiting time of a turn. The next turn decides on the pod again.
-    kubelet doesn't have this reason.
+    """Reason for refusing a pod for now, because a device plugin didn't answer in time. The agent's next turn decides on the pod again.
+    kubelet lacks this reason.
     """
 
 
 STATE_NOT_SAVED = "StateNotSaved"
-"""Reason of pods that are refused while the state can't be saved. kubelet doesn't have this reason, because it continues without saving."""
+"""Reason for refusing pods while the agent can't save its state. kubelet lacks this reason, because it continues without saving."""
 RELEASED = "Released"
-"""Reason of a pod that a user has ended and that stays ended although its manifest still exists (D7)."""
+"""Reason why a pod stays ended although its manifest exists: a user has ended it with `nodeagent release` (D7)."""
 WAITS_FOR_ROOM = "WaitingForRoom"
-"""Reason of a queued job that waits for resources of other pods. kubelet doesn't have this reason."""
+"""Reason why a queued job waits: other pods hold the resources that it needs. kubelet lacks this reason."""
 WAITS_FOR_JOBS = "WaitingForJobs"
-"""Reason of a job behind other waiting jobs in the queue. Those jobs are decided first. kubelet doesn't have this reason."""
+"""Reason why a queued job waits: other waiting jobs precede it in the queue. kubelet lacks this reason."""
 WAITS_FOR_RESERVATION = "WaitingForReservation"
-"""Reason of a job that a reservation prevents from starting. The job needs resources reserved for others, or its own reservation hasn't
-begun or is used up. kubelet doesn't have this reason.
+"""Reason why a queued job waits: it needs resources that are reserved for others, or its own reservation hasn't begun or is used up.
+kubelet lacks this reason.
 """
 NEEDED_LATER = "needs when it begins"
-"""End of the message about a job that may start now if it ends before the reservation begins."""
+"""End of the message to a job that waits for a reservation that hasn't begun. Such a job may start at once if it ends before the
+reservation begins.
+"""
 OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION)
 RESERVATION_OVER = "ReservationOver"
-"""Reason of a job whose reservation has ended or was cancelled. kubelet doesn't have this reason."""
+"""Reason for refusing a job whose reservation has ended or was cancelled. kubelet lacks this reason."""
 UNIT_TAKEN = "UnitTaken"
-"""Reason of a pod that pins the same systemd unit as another pod. kubelet doesn't have this reason."""
+"""Reason for refusing a pod that pins a systemd unit which another pod already pins. kubelet lacks this reason."""
 
 INVALID_ANNOTATIONS = "InvalidAnnotations"
-"""Reason of a runtime's container whose pod has annotations that are invalid or contradict kubelet's data."""
+"""Reason for refusing a container of a container runtime, because its pod's annotations are invalid or contradict kubelet's data."""
 POD_NOT_KNOWN = "PodNotKnown"
-"""Reason of a runtime's container if the managers align whole pods, but the agent doesn't know the whole pod."""
+"""Reason for refusing a container of a container runtime, because the managers align whole pods, and the agent doesn't know all containers
+of the pod.
+"""
 UID_TAKEN = "UIDTaken"
-"""Reason of a runtime's container whose pod has the UID of another pod of the agent."""
+"""Reason for refusing a container of a container runtime, because another pod of the agent has the UID of the container's pod."""
 INVALID_NAME = "InvalidName"
-"""Reason of a runtime's container whose pod has a name that Kubernetes doesn't allow. Such a pod isn't saved, because the saved state
-would be unreadable.
+"""Reason for refusing a container of a container runtime, because its pod has a name that Kubernetes forbids. If such a name were saved,
+the state couldn't be read any more.
 """
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Reason of a resize that this node can't perform, or only by a restart. For a runtime's container, the resize would change exclusive
-CPUs or pinned memory, which kubelet's static policies don't allow either.
+"""Reason for refusing a resize that the node can't perform, or only by restarting containers. For a container runtime, this applies to
+every resize that would change exclusive CPUs or pinned memory. kubelet's static policies don't permit those either.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
-"""Reason of a resize that waits because other pods hold the needed resources. The resize is decided again when resources are released."""
+"""Reason for deferring a resize, because other pods hold the needed resources. The agent decides again when resources are released."""
 OF_RESIZES = (RESIZE_DEFERRED, RESIZE_INFEASIBLE)
 OF_RUNTIMES = (INVALID_ANNOTATIONS, POD_NOT_KNOWN, UID_TAKEN, INVALID_NAME, RESIZE_INFEASIBLE)
 
@@ -83,43 +87,47 @@ class NotResized(Struct, frozen=True):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the resize may succeed once other pods release resources."""
+        """Whether the agent will decide on the resize again, because other pods may release the needed resources."""
         return self.reason == RESIZE_DEFERRED
 
 
 def refuse_resize_for_good(message: str) -> NotResized:
-    """Refuse a resize that can't succeed while the pod runs."""
+    """Return the refusal of a resize that can't succeed as long as the pod runs."""
     return NotResized(RESIZE_INFEASIBLE, message)
 
 
 def defer_resize(message: str) -> NotResized:
-    """Refuse a resize that may succeed later."""
+    """Return the refusal of a resize that may succeed later, when other pods have released resources."""
     return NotResized(RESIZE_DEFERRED, message)
 
 
 class StartRefused(Struct, frozen=True):
-    """Refusal to start, because configuration, machine and saved state don't match. The agent then manages nothing."""
+    """Refusal to start the agent, because configuration, machine and saved state don't fit together. An agent that hasn't started manages
+    no pods.
+    """
 
     message: str
     about: str
-    """Configuration field or file that the user has to check."""
+    """Configuration field or file that the user has to correct."""
     entry: str | int | None = None
-    """Entry of the field, by key or index. None means that the whole field is concerned."""
+    """Key or index of the invalid entry in the configuration field. None means the whole field."""
     rests_on: tuple[str, ...] = ()
-    """Other fields on which this refusal depends. While one of them is invalid, the refusal may be wrong."""
+    """Other configuration fields from which this refusal was concluded. If one of them is invalid, the refusal may be wrong, so it isn't
+    reported.
+    """
     allowed: str = ""
-    """Valid values, in the agent's words. The text is empty if kubelet's message already names them."""
+    """Valid values of the field, in nodeagent's words. Empty means that kubelet's message already names them."""
     plain: str = ""
-    """Complete text in the agent's words, for errors where kubelet's text would describe kubelet itself. If it is empty, kubelet's text
-    is used.
+    """Complete text in nodeagent's words, for errors whose message from kubelet would confuse users. Empty means that kubelet's message is
+    used.
     """
 
     @property
     def text(self) -> str:
-        """Return a text for users, with the problem and the valid values."""
+        """Return the text for users: the error, and the valid values."""
         return self.plain or ", ".join(filter(None, (self.message, self.allowed)))
 
 
 def wrap_unexpected(error: str) -> Refusal:
-    """Return a refusal with kubelet's reason for unexpected errors, because the error has no reason of its own."""
+    """Return a refusal with kubelet's reason UnexpectedAdmissionError, for an error for which kubelet has no specific reason."""
     return Refusal(Reason.UNEXPECTED_ADMISSION, f"Allocate failed due to {error}, which is unexpected")

@@ -1,4 +1,4 @@
-"""Reservation: resources of the node that are kept free for one user's jobs for a period of wall-clock time."""
+"""Reservation: resources of the node that the agent keeps free for one user's jobs between two points in time."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,20 +10,22 @@ from nodeagent.core.model.quantity import Quantity
 
 
 class Reservation(Struct, frozen=True):
-    """One reservation. All times are in milliseconds since the epoch. Users name a time of the day, and a reservation outlasts a reboot."""
+    """One reservation. Times are wall-clock times in milliseconds since the epoch, because users name a time of day, and a reservation must
+    survive a reboot.
+    """
 
     name: str
     user: int
-    """User ID of the reservation's owner. Only jobs of the owner and of root may run in the reservation."""
+    """User ID of the owner. Only jobs of the owner and of root may run in the reservation."""
     pod: Pod
-    """Pod with the reserved amounts. The agent makes only trial decisions on this pod, and never admits it."""
+    """Pod that requests the reserved amounts. The agent uses it only for trial decisions, and never admits it."""
     from_ms: int
     until_ms: int
     has_memory: bool = False
-    """Whether memory is reserved. If not, the pod requests the smallest possible amount of memory."""
+    """Whether memory is reserved, too. If not, `pod` requests the smallest possible amount of memory."""
     is_made: bool = True
-    """Whether the reservation was accepted and durably saved. Turns respect the reservation even before that, but report it only
-    afterwards.
+    """Whether the reservation was accepted and saved on disk. The agent keeps the resources free even before that, but tells users about
+    the reservation only afterwards.
     """
 
     @property
@@ -33,8 +35,12 @@ class Reservation(Struct, frozen=True):
         return limits if self.has_memory else {CPU: limits[CPU]}
 
     def find_excess(self, inside: Iterable[Pod], job: Pod) -> str | None:
-        """Describe the amounts by which a job would exceed the reserved amounts, together with the jobs in the reservation. None means
-        that the job doesn't exceed them.
+        """Return a message if a job and the jobs already in the reservation together exceed the reserved amounts. None means that the job
+        fits.
+
+        Args:
+            inside: pods of the jobs that use the reservation.
+            job: pod of the job that wants to use it.
         """
         pods = (*inside, job)
         for resource, amount in self.amounts.items():
@@ -44,18 +50,18 @@ class Reservation(Struct, frozen=True):
 
 
 class ReservedRoom(Struct, frozen=True, rename="camel"):
-    """A reservation as shown to users, with the jobs that use it. All times are in milliseconds since the epoch."""
+    """A reservation as users see it, with the jobs that use it. Times are in milliseconds since the epoch."""
 
     name: str
     user: int
     cpus: str
-    """Reserved CPUs, as a quantity."""
+    """Number of reserved CPUs, as the text of a quantity."""
     memory: str | None
-    """Reserved memory, as a quantity. None means that no memory is reserved."""
+    """Amount of reserved memory, as the text of a quantity. None means that no memory is reserved."""
     from_ms: int
     until_ms: int
     jobs: tuple[str, ...] = ()
-    """Names (`namespace/name`) of the jobs in the reservation, including waiting jobs."""
+    """Names of the jobs that run or wait in the reservation, as `namespace/name`."""
 
     @classmethod
     def of(cls, reservation: Reservation, jobs: Iterable[str] = ()) -> "ReservedRoom":
@@ -64,5 +70,5 @@ class ReservedRoom(Struct, frozen=True, rename="camel"):
         return cls(reservation.name, reservation.user, amounts[CPU], amounts.get(MEMORY), *times, tuple(jobs))
 
     def as_document(self) -> dict[str, Any]:
-        """Return the fields of the JSON document."""
+        """Return the reservation as a JSON object for the output of commands."""
         return {**to_builtins(self), "jobs": list(self.jobs)}

@@ -1,21 +1,21 @@
-"""Rotation: an order in which many items, such as files, are checked a few at a time and equally often."""
+"""Rotation: an order in which a periodic check visits all items, such as files, a few at a time."""
 
 import math
 from collections.abc import Mapping
 
 
 class Rotation:
-    """Order of checks. Every item is checked once before any item is checked again."""
+    """Rotating order of items. No item is visited a second time before all others have been visited."""
 
     def __init__(self) -> None:
         self._left: list[str] = []
 
     def take(self, things: Mapping[str, object], part: float) -> list[str]:
-        """Return the keys of the items to check next.
+        """Return the keys of the items to check now.
 
         Args:
-            things: all items by key. They may differ from call to call.
-            part: fraction of the items to return, from 0 to 1. Unless it is 0, at least one item is returned.
+            things: all items by key. Items may be added and removed between calls.
+            part: fraction of the items to return, from 0 to 1. If it is above 0, at least one item is returned.
         """
         count, taken = math.ceil(part * len(things)), list[str]()
         while len(taken) < count:

@@ -1,7 +1,7 @@
-"""Containers of a container runtime, and the keys (pod and container name) to which their allocations belong. They are one immutable value
-in the node's state.
+"""Registry of a container runtime's containers, and of the keys (pod UID and container name) to which allocations belong. It is an
+immutable value and a part of the node's state.
 
-core/domains/runtime/registry.py contains the rules and the effects of events.
+core/domains/runtime/registry.py determines how the runtime's events change the registry.
 """
 
 from enum import IntEnum
@@ -25,28 +25,28 @@ class ContainerKey(Struct, frozen=True, order=True):
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "ContainerKey":
-        """Return the container's key. If the pod comes from outside of Kubernetes, it has no UID, and its ID is used instead."""
+        """Return the key of a container. A pod from outside of Kubernetes has no UID, so its sandbox ID replaces the UID."""
         return cls(sandbox.uid or sandbox.id, container.name)
 
 
 class Stage(IntEnum):
     CREATED = 1
     STARTED = 2
-    """The start of the container's first process was allowed."""
+    """The agent has permitted the start of the container's first process."""
     STOPPED = 3
     REMOVED = 4
-    """The container will never run again, even if its cgroup still has processes."""
+    """The runtime has removed the container, so it never runs again. Its cgroup may still contain processes."""
 
 
 class Asked(Struct, frozen=True):
-    """Parts of kubelet's request on which a decision depends."""
+    """The parts of kubelet's request for a container on which the agent's decision depends."""
 
     resources: "NriResources"
-    """Requested amounts. CPUs and memory nodes are left out, because the agent decides on them."""
+    """Requested amounts, without the CPUs and memory nodes, which the agent chooses."""
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """Annotations of the pod that belong to the agent's domain."""
+    """Annotations of the pod that are meant for the agent."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":
@@ -59,28 +59,28 @@ class Asked(Struct, frozen=True):
 
 
 class MadeContainer(Struct, frozen=True):
-    """A container that the runtime has created for a key. There may be several for one key."""
+    """A container that the runtime has created. Several containers can have the same key, for example after a restart."""
 
     id: str
     sandbox_id: str
     stage: Stage
     asked: Asked
     is_placed: bool = False
-    """Whether the container has the allocation of its key. Otherwise its request was refused or not yet decided, and the container may
-    run on any CPUs.
+    """Whether the container uses the allocation of its key. If not, the agent has refused its request or not decided yet, and the container
+    may run on any CPUs.
     """
     cgroup: str = ""
-    """Path of the container's cgroup below the root of all cgroups. Empty means that the path is unknown."""
+    """Path of the container's cgroup below the cgroup v2 root. Empty means that it is unknown."""
 
 
 class KeyEntry(Struct, frozen=True):
     key: ContainerKey
     made: tuple[MadeContainer, ...] = ()
-    """Containers of the key, the oldest first. A container stays listed until the runtime has removed it and its cgroup is empty."""
+    """Containers that have this key, the oldest first. A container is listed until the runtime has removed it and its cgroup is empty."""
     is_held: bool = False
-    """Whether the key has an allocation."""
+    """Whether something is allocated to the key."""
     asked: Asked | None = None
-    """Request on which the allocation is based. None means that the key has no allocation, or that the request is unknown."""
+    """Request for which the allocation was made. None means that there is no allocation, or that its request is unknown."""
 
     def find(self, container_id: str) -> MadeContainer | None:
         return next((made for made in self.made if made.id == container_id), None)
@@ -93,17 +93,19 @@ class RefusedKey(Struct, frozen=True):
 
     @property
     def is_of_update(self) -> bool:
-        """Whether the refused request was an update. Such a refusal doesn't apply when the container is created again."""
+        """Whether the refused request was an update of a running container. When the runtime creates the container again, this refusal no
+        longer counts.
+        """
         return self.reason.startswith(OF_RESIZES)
 
     @property
     def is_for_room(self) -> bool:
-        """Whether the request could be granted if other pods released their resources."""
+        """Whether the agent could grant the request if other pods released their resources."""
         return is_for_room(self.reason.partition(":")[0])
 
     @property
     def is_deferred(self) -> bool:
-        """Whether the request is decided again each time it is repeated."""
+        """Whether the agent makes a new decision whenever the request is repeated, instead of answering with this refusal."""
         return self.reason.startswith((RESIZE_DEFERRED, UID_TAKEN, Reason.DEVICE_PLUGINS_SLOW))
 
 
@@ -114,13 +116,13 @@ class KnownSandbox(Struct, frozen=True):
 
 
 class Registry(Struct, frozen=True):
-    """All known containers. Each tuple is sorted by key or ID."""
+    """All known pods and containers of a container runtime. Each tuple is sorted by key or ID."""
 
     sandboxes: tuple[KnownSandbox, ...] = ()
     entries: tuple[KeyEntry, ...] = ()
     refused: tuple[RefusedKey, ...] = ()
     pods: "tuple[KubeletPod, ...]" = ()
-    """kubelet's data about the pods of `sandboxes`, sorted by UID."""
+    """kubelet's data about the pods in `sandboxes`, sorted by UID."""
 
     def pod(self, uid: str) -> "KubeletPod | None":
         return next((pod for pod in self.pods if pod.uid == uid), None)
@@ -129,7 +131,7 @@ class Registry(Struct, frozen=True):
         return next((entry for entry in self.entries if entry.key == key), KeyEntry(key))
 
     def key_of(self, container_id: str) -> ContainerKey | None:
-        """Return the key of a container. None means that the container is unknown."""
+        """Return the key of the container with this ID. None means that the container is unknown."""
         return next((e.key for e in self.entries for made in e.made if made.id == container_id), None)
 
     def refused_of(self, pod_uid: str) -> tuple[RefusedKey, ...]:

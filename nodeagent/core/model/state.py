@@ -1,5 +1,5 @@
-"""The node's state as one immutable value, with all promises and all known pods. This module neither defines a file format nor makes
-decisions.
+"""State of the node as one immutable value: the promises to pods, and an entry for each known pod. The module makes no decisions.
+formats/checkpoint defines the file format.
 """
 
 import enum
@@ -22,7 +22,7 @@ from nodeagent.core.model.waiting import RequestKind, Retry, Waiting
 
 
 class Phase(enum.Enum):
-    """Kubernetes' pod phases, plus a phase for a pod that is being ended."""
+    """Pod phase of Kubernetes, or TERMINATING for a pod that the agent is ending."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -32,14 +32,14 @@ class Phase(enum.Enum):
 
 
 class Exit(Struct, frozen=True):
-    """End of a container's main process. If both code and signal are missing, nobody observed how it ended."""
+    """End of a container's main process. If neither `code` nor `signal` is set, the process ended unobserved or couldn't be started."""
 
     finished_at_ms: int
     code: int | None = None
     signal: int | None = None
     is_oom_kill: bool = False
     start_error: str | None = None
-    """Reason why the process couldn't be started."""
+    """Reason why the process couldn't be started. None means that it was started."""
 
     @property
     def is_success(self) -> bool:
@@ -47,7 +47,7 @@ class Exit(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Return Kubernetes' `reason` for such an end, for instance OOMKilled."""
+        """Return the reason for the container's end in the terms of Kubernetes, for instance OOMKilled."""
         if self.is_oom_kill:
             return "OOMKilled"
         if self.start_error is not None:
@@ -60,33 +60,39 @@ class Exit(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     name: str
     attempt: int = 0
-    """Number of starts so far. A start is counted when it is decided. The launcher identifies the current start by its `run_id`."""
+    """Number of starts that the agent has decided so far. The number is part of the run ID by which the launcher identifies the current
+    start.
+    """
     started_at_ms: int | None = None
-    """Start time of the current attempt, once the launcher has confirmed the start."""
+    """Start time of the current attempt. None means that the launcher hasn't confirmed the start."""
     exit: Exit | None = None
     """End of the current attempt. None means that the attempt hasn't ended."""
     last_exit: Exit | None = None
-    """End of the previous attempt."""
+    """End of the attempt before the current one."""
     backoff_step: int = 0
-    """Number of consecutive restarts after short runs. It determines the wait before the next restart: 0, 10, 20, 40 … 300 s."""
+    """Number of consecutive restarts after short runs. It determines the delay of the next restart: 0, 10, 20, 40 … 300 s."""
     stop_by_ms: int | None = None
-    """Time at which a container that is being stopped is killed (`cgroup.kill`). None means that it isn't being stopped."""
+    """Time at which the agent kills the container with `cgroup.kill`, if it hasn't stopped by then. None means that the agent isn't
+    stopping the container.
+    """
     is_to_restart: bool = False
-    """Whether the container is being stopped only to apply new amounts. It then starts again at once, regardless of the pod's restart
-    policy.
+    """Whether the agent stops the container only to apply a resize. The container then restarts at once, whatever the pod's restart policy
+    is.
     """
     oom_kills_seen: int = 0
-    """Value of the cgroup's oom_kill counter at the last decision, or at the end of the last attempt. Restarts don't reset the counter."""
+    """Last known value of the cgroup's `oom_kill` counter. A higher value at the end of an attempt means that the OOM killer ended it.
+    Restarts don't reset the counter.
+    """
     had_cpus: CpuSet | None = None
-    """Exclusive CPUs that the container had until the pod finished. Other pods may have them now. None means that the pod hasn't
-    finished, or had no exclusive CPUs.
+    """Exclusive CPUs that the container of a finished pod had. They may belong to other pods by now. None means that the pod hasn't
+    finished, or that the container had none.
     """
     unit_before: UnitSettings | None = None
-    """Settings to restore for the container's unit. None means that the container pins no unit, or that the unit was neither observed
-    nor changed yet.
+    """Original settings of the systemd unit that the container pins, to be restored when the pod ends. None means that the container pins
+    no unit, or that the agent hasn't read the unit's settings yet.
     """
     cgroup: str | None = None
-    """Absolute path of the container's cgroup, if a container runtime created it. None means that the cgroup is below the pods' cgroup."""
+    """Absolute path of a cgroup that a container runtime created for the container. None means that the agent's own path applies."""
 
     @property
     def restarts(self) -> int:
@@ -94,102 +100,106 @@ class ContainerStatus(Struct, frozen=True):
 
     @property
     def is_started(self) -> bool:
-        """Whether a start was decided, and the end of this attempt hasn't been observed."""
+        """Whether the agent has decided to start the container, and hasn't observed the end of this attempt."""
         return self.attempt > 0 and self.exit is None
 
     @property
     def is_running(self) -> bool:
-        """Whether the current attempt was observed running, and its end hasn't been observed."""
+        """Whether the launcher has confirmed the start of the current attempt, and the agent hasn't observed its end."""
         return self.started_at_ms is not None and self.exit is None
 
     @property
     def was_running(self) -> bool:
-        """Whether at least one attempt was observed running."""
+        """Whether the container has run at least once."""
         return self.started_at_ms is not None or self.restarts > 0
 
 
 class RefusedChange(Struct, frozen=True):
-    """A refused change of a pod's manifest. The pod keeps running unchanged (D7)."""
+    """A changed manifest that the agent refused. The pod of the earlier manifest keeps running unchanged (D7)."""
 
     pod: Pod
     refusal: Waiting
 
 
 class Idle(Struct, frozen=True):
-    """State of a pod that has released all its holdings, because none of its units is active."""
+    """State of an idle pod, which has released its allocation because none of its units is active."""
 
     refusal: Waiting | None = None
-    """Refusal to resume the pod although one of its units is active. The pod is decided again once there is more room. None means that
-    the pod wasn't refused.
+    """Refusal to give an allocation to the pod although one of its units is active now. The agent decides again when there is more room.
+    None means that there is no refusal.
     """
 
 
 MANIFEST_DIRECTORY = "manifests"
-"""Name of the source of manifests. Every node has this source."""
+"""Name of the pod source that reads the manifest directory. Every node has this source."""
 JOBS = "jobs"
-"""Name of the source of jobs. A job lasts no longer than the process that requested it."""
+"""Name of the pod source for jobs. A job ends when the process that requested it ends."""
 
 
 class Origin(Struct, frozen=True):
-    """Origin of a pod. It consists of the source, the source's key for the pod, and the domain."""
+    """Origin of a pod: the source that lists it, its key in that source, and its domain."""
 
     name: str
-    """Key of the pod in its source. In the manifest directory, the key is the file name."""
+    """Key of the pod in its source. In the manifest directory, this is the file name."""
     source: str = MANIFEST_DIRECTORY
     domain: str = OWN
-    """Domain of the pod's cgroups and processes. A pod of the agent's own domain may still pin systemd units."""
+    """Domain named by the pod's source. For pods from manifests this is the agent's own domain (`own`), even if they pin systemd units."""
 
 
 UnitKey = tuple[str, str]
-"""Domain and name of a unit. Units of different domains can have the same name."""
+"""Pair of domain and unit name. The domain is included because units of two domains can have the same name."""
 
 
 def list_unit_keys(pod: Pod, origin: Origin) -> frozenset[UnitKey]:
-    """Return the units that a pod of this origin pins."""
+    """Return the units that the pod pins, as pairs of domain and unit name. Without another domain in the origin, the units are
+    systemd's.
+    """
     domain = SYSTEMD if origin.domain == OWN else origin.domain
     return frozenset((domain, unit) for unit in pod.units)
 
 
 class PodEntry(Struct, frozen=True, dict=True):
-    """A pod that was decided, and is therefore either refused or admitted. An admitted pod keeps its promises until it is gone or
+    """A pod on which the agent has decided: it is either refused or admitted. An admitted pod keeps its allocation until it has ended or
     finished.
     """
 
     pod: Pod
     qos: QosClass
-    """QoS class at the time of the decision. The path of the pod's cgroup depends on it."""
+    """QoS class that the pod had at its admission. The path of the pod's cgroup contains it."""
     origin: Origin
     decided_at_ms: int
     refusal: Waiting | None = None
     containers: tuple[ContainerStatus, ...] = ()
-    """Statuses of all containers in the pod's order. A refused pod has none."""
+    """Statuses of the containers, in the pod's order. A refused pod has none."""
     deleting_since_ms: int | None = None
     is_released: bool = False
-    """Whether the pod was ended on request (`nodeagent release`). If so, its manifest doesn't start it again."""
+    """Whether a user has ended the pod with `nodeagent release`. The agent then doesn't start the pod again, although its manifest
+    exists.
+    """
     refused_change: RefusedChange | None = None
-    """Refused change of the pod's manifest. None means that no change was refused."""
+    """Changed manifest of the pod that the agent has refused. None means that there is none."""
     idle: Idle | None = None
-    """State of an idle pod. None means that the pod isn't idle. An active pod then has its holdings."""
+    """State of the pod while it is idle. None means that the pod isn't idle, so an active pod has its allocation."""
     outcome: Phase | None = None
-    """Final phase, SUCCEEDED or FAILED, once no container will run again. The holdings are then released, but exit codes stay visible.
-    None means that the pod hasn't finished.
+    """Final phase of a finished pod, SUCCEEDED or FAILED. Such a pod has no allocation, but its exit codes stay visible. None means that
+    the pod hasn't finished.
     """
     is_pooled: bool = False
-    """Whether the pod's cgroup is below the shared pool's cgroup. The cgroup never moves while the pod exists."""
+    """Whether the pod's cgroup is below the shared pool's cgroup. This doesn't change while the pod exists."""
 
     @property
     def change_refusal(self) -> Waiting | None:
-        """Return the refusal of the pod's changed manifest. None means that no change was refused."""
+        """Return the reason for refusing the pod's changed manifest. None means that no change was refused."""
         return None if self.refused_change is None else self.refused_change.refusal
 
     @property
     def idle_refusal(self) -> Waiting | None:
-        """Return the refusal to resume the pod although one of its units is active. None means that there is no such refusal."""
+        """Return the reason why an idle pod with an active unit gets no allocation. None means that there is no such refusal."""
         return None if self.idle is None else self.idle.refusal
 
     @cached_property
     def waiting(self) -> tuple[tuple[RequestKind, Waiting], ...]:
-        """Return all unmet requests of the pod."""
+        """Return the pod's requests that the agent has refused or deferred so far."""
         if self.refusal is None and self.refused_change is None and self.idle is None:
             return ()  # this property is read for each pod in each turn, so the empty case returns early
         found = (
@@ -201,20 +211,20 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the pod waits for the answer of a device plugin. The pod is decided after the answer."""
+        """Whether the decision on the pod waits for the answer of a device plugin."""
         return any(waiting.is_undecided for _, waiting in self.waiting) and not self.is_requested_per_container
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue. Such a pod needs no attention."""
+        """Whether the pod is a job that waits in the queue. Unlike other refused pods, such a job needs no user's attention."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
-        """Return the events after which an unmet request is tried again. The result is empty if the request is met.
+        """Return the events after which the agent decides again on an unmet request. The result is empty if the request isn't unmet.
 
         Args:
-            kind: the request.
-            for_room: whether pods that were refused for lack of resources are tried again (`Config.retries_for_room`).
+            kind: kind of the request.
+            for_room: whether the agent decides again on pods that were refused for lack of resources (`Config.retries_for_room`).
         """
         waiting = dict(self.waiting).get(kind)
         if waiting is None:
@@ -224,14 +234,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_active(self) -> bool:
-        """Whether the pod was admitted and hasn't finished."""
+        """Whether the pod is admitted and hasn't finished."""
         return self.refusal is None and self.outcome is None
 
     @property
     def expected_statuses(self) -> tuple[str, ...]:
-        """Return the names of the containers that must have a status. These are all containers of an admitted pod, and none of a refused
-        pod.
-        """
+        """Return the names of the containers that must have a status: all containers of an admitted pod, and none of a refused pod."""
         return () if self.refusal else tuple(container.name for container in self.pod.containers)
 
     @cached_property
@@ -240,12 +248,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_conspicuous(self) -> bool:
-        """Whether the pod may need a user's attention, because a request is unmet or a container has ended."""
+        """Whether the pod may need a user's attention, because a request is unmet or a container has exited."""
         return bool(self.waiting) or any(status.exit is not None for status in self.containers)
 
     @cached_property
     def holds(self) -> bool:
-        """Whether the pod has its holdings, that is, whether it is active and not idle."""
+        """Whether the pod has an allocation. That is the case while it is active and not idle."""
         return self.is_active and self.idle is None
 
     @property
@@ -260,24 +268,29 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_requested_per_container(self) -> bool:
-        """Whether another program requests the pod's containers one by one. Such a pod has no manifest."""
+        """Whether a container runtime creates the pod's containers, and asks the agent about each of them. Such a pod has no manifest."""
         return self.origin.domain != OWN and not self.pins_units
 
     @property
     def keeps_without_processes(self) -> bool:
-        """Whether the pod keeps its allocation even without processes, because another program may start a process at any time."""
+        """Whether the pod keeps its allocation even while it has no processes, because another program (systemd, a container runtime) may
+        start one at any time.
+        """
         return self.pins_units or self.is_requested_per_container
 
     @property
     def own_cgroup(self) -> str | None:
-        """Return the path of the pod's own cgroup. None means that the pod pins units, whose cgroups are elsewhere."""
+        """Return the path of the pod's own cgroup. None means that there isn't one, because the pod pins units, whose cgroups are
+        elsewhere.
+        """
         return None if self.pins_units else self.pod_path
 
     @cached_property
     def pod_path(self) -> str:
-        """Return the path of the pod's cgroup, relative to the pods' cgroup.
+        """Return the path of the pod's cgroup, relative to the pods' top cgroup.
 
-        If the pod pins units, no cgroup exists at this path. The path of a container runtime's pod is absolute, if it is known.
+        For a pod that pins units, it is only a path prefix, and no cgroup exists there. For a pod of a container runtime, the path is
+        absolute if it is known.
         """
         if self.pins_units:
             return pinned_pod_path(self.domain, self.pod.uid)
@@ -287,8 +300,8 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def pins_units(self) -> bool:
-        """Whether the pod's containers pin units (D30). The agent then only watches the units' processes, and another program such as
-        systemd runs them.
+        """Whether the pod's containers pin units (D30). The units' processes are then started and stopped by systemd or another program,
+        and the agent only observes them.
         """
         # This property is read for each pod in each turn. So only the first container is examined: if it pins a unit, all of them do.
         containers = self.pod.containers
@@ -296,34 +309,37 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def unit_keys(self) -> frozenset[UnitKey]:
-        """Return the units that the pod pins."""
+        """Return the units that the pod pins, as pairs of domain and unit name."""
         return list_unit_keys(self.pod, self.origin)
 
     @cached_property
     def domain(self) -> str:
-        """Return the name of the domain that owns the pod's cgroups and processes."""
+        """Return the name of the domain that writes the pod's cgroups and runs its processes."""
         return SYSTEMD if self.origin.domain == OWN and self.pins_units else self.origin.domain
 
     def container_path(self, name: str) -> str:
-        """Return the path of a container's cgroup, relative to the pods' cgroup.
+        """Return the path of a container's cgroup, relative to the pods' top cgroup.
 
-        The path of a pinned unit stands for the unit's cgroup. The path of a container runtime's container is absolute.
+        For a pinned unit, this is the agent's name for the unit's cgroup, which is elsewhere. For a container of a container runtime, the
+        path is absolute.
         """
         return self.container_paths[name]
 
     @cached_property
     def is_placed_as_pool(self) -> bool:
-        """Whether the containers have only the shared pool's CPUs and memory nodes. They can then read the pool's placement file."""
+        """Whether all containers have the placement of the shared pool: its CPUs and memory nodes, and no devices. They then share one
+        placement file.
+        """
         return self.is_pooled and not self.pod.asks_for_devices and not self.pod.claims
 
     @cached_property
     def paths_of_runs(self) -> Mapping[str, str]:
-        """Return the path of each container's cgroup, by the run ID of its current attempt."""
+        """Return the cgroup path of each container, by the run ID of the container's current attempt."""
         return {run_id(self, status): self.container_path(status.name) for status in self.containers}
 
     @cached_property
     def container_paths(self) -> Mapping[str, str]:
-        """Return the path of each container's cgroup, by the container's name."""
+        """Return the cgroup path of each container, by container name."""
         if self.pins_units:
             return {container.name: f"{self.pod_path}/{container.unit}" for container in self.pod.containers}
         own = pod_path(self.qos, self.pod.uid, is_pooled=self.is_pooled)
@@ -332,11 +348,11 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def cgroup_paths(self) -> tuple[str, ...]:
-        """Return the paths of the pod's cgroup and of its containers' cgroups."""
+        """Return the cgroup paths of the pod and of its containers."""
         return self.pod_path, *self.container_paths.values()
 
     def pairs(self) -> Iterator[tuple[Container, ContainerStatus]]:
-        """Yield each container with its status. A refused pod has no statuses, so nothing is yielded."""
+        """Yield each container with its status. A refused pod yields nothing, because it has no statuses."""
         return zip(self.pod.containers if self.refusal is None else (), self.containers, strict=True)
 
     def status(self, name: str) -> ContainerStatus:
@@ -347,8 +363,8 @@ class PodEntry(Struct, frozen=True, dict=True):
 
 
 def _has_begun(container: Container, status: ContainerStatus) -> bool:
-    """Whether a container counts as started in kubelet (getPhase). An init container must have succeeded, and any other container must
-    have run once.
+    """Return whether kubelet would count a container as started when it computes the pod's phase (getPhase). An init container must have
+    succeeded, and any other container must have run once.
     """
     if container.kind is ContainerKind.INIT:
         return status.exit is not None and status.exit.is_success
@@ -358,26 +374,26 @@ def _has_begun(container: Container, status: ContainerStatus) -> bool:
 class NodeState(Struct, frozen=True):
     promises: Promises
     entries: tuple[PodEntry, ...] = ()
-    """Pods in the order in which they were decided."""
+    """Known pods, in the order in which the agent first decided on them."""
     generation: int = 0
-    """Number of the saved state, counted from 1. 0 means that no state has been saved yet."""
+    """Number of times that the state has been saved. 0 means that it has never been saved."""
     runtime: Registry = Registry()
-    """Containers of a container runtime. Their allocations are in `promises`, and their pods in `entries`."""
+    """Containers of a container runtime. `promises` contains their allocations, and `entries` contains their pods."""
     units_boot_id: str = ""
-    """ID of the boot in which the original settings of units were recorded. Empty means that no settings were recorded, or that the boot
-    is unknown.
+    """Boot ID of the boot in which the agent recorded the original settings of units. Empty means that it recorded none, or that the boot
+    ID is unknown.
     """
 
     def holding_pods(self) -> tuple[Pod, ...]:
-        """Return the pods with holdings."""
+        """Return the pods that have an allocation."""
         return tuple([e.pod for e in self.entries if e.holds])
 
     def idle_pods(self) -> tuple[Pod, ...]:
-        """Return the idle pods. Idle pods have no holdings, but still pin their units."""
+        """Return the idle pods, which have no allocation but still pin their units."""
         return tuple(e.pod for e in self.entries if e.is_active and not e.holds)
 
     def ending_uids(self) -> frozenset[str]:
-        """Return the UIDs of the pods that are being ended."""
+        """Return the UIDs of the pods that the agent is ending."""
         return frozenset(e.pod.uid for e in self.entries if e.deleting_since_ms is not None)
 
     def pinning_entries(self) -> tuple[PodEntry, ...]:
@@ -389,11 +405,11 @@ class NodeState(Struct, frozen=True):
         return tuple(e.pod for e in self.pinning_entries() if e.domain == SYSTEMD)
 
     def unit_holders(self) -> tuple[tuple[str, frozenset[UnitKey]], ...]:
-        """Return the names of the active pods that pin units, each with its units."""
+        """Return each active pod that pins units: its name, and the units as pairs of domain and unit name."""
         return tuple((e.pod.full_name, e.unit_keys) for e in self.pinning_entries())
 
     def own_entries(self) -> tuple[PodEntry, ...]:
-        """Return the entries of the pods that come from a manifest or a job's request."""
+        """Return the entries of the pods that manifests or job requests define. Pods of a container runtime are left out."""
         return tuple([e for e in self.entries if not e.is_requested_per_container])
 
     def conspicuous_entries(self) -> tuple[PodEntry, ...]:
@@ -401,19 +417,19 @@ class NodeState(Struct, frozen=True):
         return tuple([e for e in self.entries if e.is_conspicuous])
 
     def requested_entries(self) -> tuple[PodEntry, ...]:
-        """Return the entries of the active pods whose containers another program requests one by one."""
+        """Return the entries of the active pods whose containers a container runtime creates."""
         return tuple(e for e in self.entries if e.is_active and e.is_requested_per_container)
 
     def entry(self, uid: str) -> PodEntry | None:
         return next((e for e in self.entries if e.pod.uid == uid), None)
 
     def without(self, uid: str) -> "NodeState":
-        """Return the state without the entry of a pod."""
+        """Return a copy of the state without the pod's entry."""
         return replace(self, entries=tuple(e for e in self.entries if e.pod.uid != uid))
 
     def with_entry(self, entry: PodEntry) -> "NodeState":
-        """Return the state with this entry instead of the pod's present entry. The search begins with the newest pods, because their
-        entries change most often.
+        """Return a copy of the state in which this entry replaces the earlier entry of the same pod. The search begins with the newest
+        pods, whose entries change most often.
         """
         for place in range(len(self.entries) - 1, -1, -1):
             if self.entries[place].pod.uid == entry.pod.uid:
@@ -422,9 +438,10 @@ class NodeState(Struct, frozen=True):
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
-    """Apply only the endings in a decision, namely which pods begin to end, and when stopping containers are killed.
+    """Return `state` with only those changes of `decided` that end pods: the pods that begin to end, and the times at which stopping
+    containers are killed.
 
-    Endings may be carried out before they are saved, because a restarted agent would decide the same.
+    The agent may end pods before it has saved the decision, because after a restart it would decide the same.
     """
     for entry in state.entries:
         after = decided.entry(entry.pod.uid)
@@ -441,10 +458,10 @@ def apply_endings(state: NodeState, decided: NodeState) -> NodeState:
 
 
 def has_only_starts(before: NodeState, after: NodeState) -> bool:
-    """Tell whether confirmed starts are the only changes of the state, and only of containers that always restart.
+    """Return whether the two states differ only in confirmed starts of containers that are always restarted.
 
-    Such a change need not be saved. The agent's next start finds the starts in the launcher's records again. If power is lost, the
-    processes are lost as well, and the containers start again.
+    The agent needn't save such a change. After a restart, it finds the starts in the launcher's records. After a power failure, the
+    processes are gone, and it starts the containers again.
     """
     gone, came = find_replaced(before.entries, after.entries)
     old, new = before.entries[gone], after.entries[came]
@@ -456,14 +473,14 @@ def has_only_starts(before: NodeState, after: NodeState) -> bool:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Tell whether a change of the state need not be saved at once. If power is lost while only `before` is on disk, the agent's next start
-    must arrive at `after` again.
+    """Return whether the agent may postpone saving a change of the state. That requires the following: if a power failure leaves only
+    `before` on disk, the agent decides `after` again when it starts.
 
-    That is the case if the states differ only in these ways:
+    It does if the states differ only in these ways:
 
-    * Pods are being ended or are gone, for a reason that still exists after the power loss. (A request of `nodeagent release` would be
-      lost.) The power loss also ends the pods' processes. * Starts are confirmed, but only those of containers that may start again
-      after the power loss.
+    * Pods are ending or have ended, for a reason that still exists after a power failure. (A user's `nodeagent release` wouldn't.) The
+      power failure ends their processes as well.
+    * Starts are confirmed, of containers that may start again after a power failure.
     """
     gone, came = find_replaced(before.entries, after.entries)
     known = {entry.pod.uid: entry for entry in before.entries[gone]}
@@ -482,7 +499,9 @@ def is_decided_again(before: NodeState, after: NodeState) -> bool:
 
 
 def _differs_by_starts(before: PodEntry, after: PodEntry) -> bool:
-    """Whether the pod always restarts its containers, and confirmed starts are its only changes."""
+    """Return whether confirmed starts are the only difference between two versions of a pod's entry, and the pod always restarts its
+    containers.
+    """
     statuses = tuple(
         replace(old, started_at_ms=new.started_at_ms) if old.started_at_ms is None else old
         for old, new in zip(before.containers, after.containers, strict=False)
@@ -491,15 +510,15 @@ def _differs_by_starts(before: PodEntry, after: PodEntry) -> bool:
 
 
 def shift_times(state: NodeState, by_ms: int) -> NodeState:
-    """Shift all times in the state after the wall clock was set, so that the lengths of waits stay the same.
+    """Shift all times in the state after somebody has set the wall clock, so that remaining waiting times stay the same.
 
-    The decision time of a pod stays the same, because its run IDs contain this time.
+    The time of the decision on a pod isn't shifted, because run IDs contain it.
     """
     return replace(state, entries=tuple(_shift_entry(entry, by_ms) for entry in state.entries))
 
 
 def latest_ms(state: NodeState) -> int:
-    """Return the latest past time in the state, in milliseconds. The current time can't be earlier, whatever the wall clock shows."""
+    """Return the latest past time in the state, in milliseconds. If the wall clock shows an earlier time, the clock is wrong."""
     return max((moment for entry in state.entries for moment in _list_past_times(entry)), default=0)
 
 
@@ -547,16 +566,15 @@ def _shift_entry(entry: PodEntry, by_ms: int) -> PodEntry:
 
 
 def run_id(entry: PodEntry, status: ContainerStatus) -> str:
-    """Return the run ID of the container's current attempt. The launcher accepts each run ID only once.
+    """Return the run ID of the container's current attempt. The launcher starts each run ID only once.
 
-    The ID contains the time of the decision, because a later pod with the same UID counts its attempts from 1 again. The launcher
-    accepts IDs of up to 120 characters. Of these, the UID (or a hash of a longer UID) takes 36, the container's name 63, and the time
-    11.
+    The ID contains the time of the decision, because a later pod with the same UID counts its attempts from 1, too. The launcher accepts at
+    most 120 characters: 36 for the UID (or its hash), 63 for the container's name, 11 for the time, and the rest for the attempt.
     """
     return f"{run_prefix(entry.pod.uid, status.name)}{entry.decided_at_ms:x}.{status.attempt}"
 
 
 def run_prefix(pod_uid: str, container: str) -> str:
-    """Return the common prefix of the IDs of all runs of a container."""
+    """Return the beginning that all run IDs of a container have in common."""
     uid = pod_uid if len(pod_uid) <= 36 else sha256_hex(pod_uid.encode())[:32]
     return f"{uid}/{container}/"

@@ -1,8 +1,7 @@
-"""The machine as a value. CPUs are grouped by core, uncore cache, NUMA node and socket. Each NUMA node has its memory, huge pages and
+"""The machine as an immutable value. CPUs are grouped by core, uncore cache, NUMA node and socket. NUMA nodes have memory, huge pages and
 distances.
 
-All properties that decisions need are attributes, computed once. This module doesn't read /sys (see formats/kernel/sysfs.py) and doesn't
-depend on a policy.
+Values that decisions need are computed once and cached. formats/kernel/sysfs.py reads the machine from /sys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,55 +14,57 @@ from msgspec.structs import replace
 from nodeagent.core.model.idset import CpuMask, CpuSet, NumaSet
 
 CORE_CLASSES = ("performance", "efficiency")
-"""Core classes of machines with several kinds of cores, the fastest class first."""
+"""Core classes of machines that have several kinds of cores, the fastest class first."""
 
 
 class Cpu(Struct, frozen=True):
-    """An online logical CPU."""
+    """One logical CPU that is online."""
 
     id: int
     core: int
-    """Lowest CPU number among the core's CPUs on the same NUMA node. The kernel's core_id isn't used, because it repeats across sockets."""
+    """Number of the core: the lowest CPU number among its CPUs on the same NUMA node. The kernel's core_id would be ambiguous, because it
+    repeats across sockets.
+    """
     socket: int
-    """ID of the socket (physical_package_id)."""
+    """Socket number (the kernel's physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """ID of the CPU's uncore cache. As in kubelet, this is the first last-level cache that isn't shared by the whole NUMA node. None means
-    that the CPU has no such cache.
+    """Number of the CPU's uncore cache, which as in kubelet is the first last-level cache that not all CPUs of the NUMA node share. None
+    means that there is no such cache.
     """
     die: int | None = None
     core_class: str | None = None
-    """Core class on hybrid machines, one of CORE_CLASSES. None means that the machine has only one kind of core."""
+    """Core class of the CPU on a hybrid machine, one of CORE_CLASSES. None means that the machine has only one kind of core."""
     capacity: int | None = None
-    """cpu_capacity according to the kernel, 1024 for the fastest core. None means that the kernel doesn't report it (mostly Arm machines
-    do). Decisions don't use it.
+    """Relative speed (the kernel's cpu_capacity), which is 1024 for the fastest core. None means that the kernel doesn't report it; mostly
+    Arm machines do. Decisions don't use it.
     """
     l3_bytes: int | None = None
-    """Size of the CPU's level-3 cache. None means that the machine doesn't report it. Decisions don't use it."""
+    """Size of the level-3 cache that the CPU uses. None means that the machine doesn't report it. Decisions don't use it."""
 
 
 class NumaNode(Struct, frozen=True):
     id: int
     memory_bytes: int
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Pairs of resource name (such as `hugepages-2Mi`) and bytes, sorted by name. If a page size has no pages, its value is 0."""
+    """Pairs of huge page resource (such as `hugepages-2Mi`) and bytes, sorted by resource. A page size without pages has 0 bytes."""
     distances: tuple[int, ...] | None = None
-    """Distances to all nodes as reported by the kernel, in ascending order of node IDs. None means that the kernel doesn't report them."""
+    """Distances from this node to each node, in ascending order of node IDs (SLIT). None means that the kernel doesn't report them."""
 
 
 class Cache(Struct, frozen=True):
-    """Cache of a level other than 3, as the machine reports it. Decisions don't use it."""
+    """One cache of a level other than 3, shared by certain CPUs. Decisions don't use it."""
 
     level: int
     type: str
-    """Cache type: `data`, `instruction` or `unified`."""
+    """Type of the cache's content: `data`, `instruction` or `unified`."""
     cpus: CpuSet
-    """Online CPUs that share the cache."""
+    """Online CPUs that share this cache."""
     size_bytes: int | None = None
 
     @property
     def name(self) -> str:
-        """Return the cache's usual name, such as L2, L1d or L1i."""
+        """Return the usual short name of the cache, such as L2, L1d or L1i."""
         return f"L{self.level}{'' if self.type == 'unified' else self.type[0]}"
 
 
@@ -71,33 +72,37 @@ Groups = Mapping[int, CpuSet]
 
 
 class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached properties are stored in __dict__
-    """Online CPUs and NUMA nodes, in ascending order. `Topology.of` builds a topology."""
+    """Topology of the machine: its online CPUs and its NUMA nodes, in ascending order. Use `Topology.of` to build one."""
 
     cpus: tuple[Cpu, ...]
     numa: tuple[NumaNode, ...]
     offline: CpuSet = field(default_factory=CpuSet)
     l3: tuple[CpuSet, ...] = ()
-    """Groups of online CPUs that share a level-3 cache, sorted by lowest CPU. There are none if the machine doesn't report these caches."""
-    caches: tuple[Cache, ...] = ()
-    """Caches of other levels, the highest level first, then by type and lowest CPU. There are none if the machine doesn't report these
+    """Groups of online CPUs that share a level-3 cache, sorted by lowest CPU. Empty means that the machine doesn't report level-3
     caches.
     """
+    caches: tuple[Cache, ...] = ()
+    """Caches of levels other than 3, sorted by descending level, then by type and lowest CPU. Empty means that the machine doesn't report
+    these caches.
+    """
     socket_count: int = 0
-    """Number of sockets as counted by kubelet, preferably from the distinct `physical id` lines of /proc/cpuinfo."""
+    """Number of sockets by kubelet's count, which uses the different `physical id` lines of /proc/cpuinfo if there are any."""
     reported_cpu_count: int = 0
-    """Number of CPUs as counted by kubelet. It differs from the number of online CPUs only on machines without NUMA directories."""
+    """Number of CPUs by kubelet's count. It differs from the number of online CPUs only on machines that have no NUMA directories in
+    /sys.
+    """
     skipped: CpuSet = field(default_factory=CpuSet)
-    """Online CPUs that kubelet doesn't see, because they have no topology files or are in no NUMA node's directory. They are never
-    allocated.
+    """Online CPUs that kubelet doesn't know, because they lack topology files or are in no NUMA node's directory. No container gets
+    them.
     """
     isolated: CpuSet = field(default_factory=CpuSet)
-    """CPUs excluded from the kernel's load balancing since boot (kernel parameter isolcpus)."""
+    """CPUs that the kernel parameter isolcpus excludes from load balancing."""
     nohz_full: CpuSet = field(default_factory=CpuSet)
-    """CPUs without a timer tick while they run a single task (kernel parameter nohz_full)."""
+    """CPUs on which the kernel stops the timer tick while a single task runs (kernel parameter nohz_full)."""
     memory_bytes: int = 0
-    """Memory of the whole machine in bytes according to /proc/meminfo. If it wasn't reported, this is the sum over the nodes."""
+    """Memory of the machine in bytes, from /proc/meminfo. If that is unknown, it is the sum over the NUMA nodes."""
     hugepages: tuple[tuple[str, int], ...] = ()
-    """Huge pages of the whole machine, in the form of `NumaNode.hugepages`. If they weren't reported, these are the sums over the nodes."""
+    """Huge pages of the machine, as pairs of resource and bytes. If the machine's total is unknown, it is the sum over the NUMA nodes."""
 
     @cached_property
     def online(self) -> CpuSet:
@@ -113,7 +118,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def nodes(self) -> Groups:
-        """Return the CPUs of each NUMA node that has CPUs."""
+        """Return the CPUs of each NUMA node. Nodes without CPUs are left out."""
         return _group_cpus((c.numa, c.id) for c in self.cpus)
 
     @cached_property
@@ -122,29 +127,29 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def uncores(self) -> Groups:
-        """Return the CPUs by the ID of their uncore cache. As in kubelet, CPUs without an uncore cache are listed under their socket's
-        ID.
+        """Return the CPUs of each uncore cache, by its number. As in kubelet, CPUs without an uncore cache are listed under their socket's
+        number.
         """
         return _group_cpus((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 
     @cached_property
     def core_classes(self) -> Mapping[str, CpuSet]:
-        """Return the CPUs by core class, the fastest class first. The result is empty if the machine has only one kind of core."""
+        """Return the CPUs of each core class, the fastest class first. The result is empty if the machine has only one kind of core."""
         by_name = {name: CpuSet.from_ids(c.id for c in self.cpus if c.core_class == name) for name in CORE_CLASSES}
         return MappingProxyType({name: cpus for name, cpus in by_name.items() if cpus})
 
     def classes_of(self, cpus: CpuSet) -> tuple[str, ...]:
-        """Return the core classes of these CPUs. The result is empty if the machine has only one kind of core."""
+        """Return the core classes to which these CPUs belong. The result is empty if the machine has only one kind of core."""
         return tuple(name for name, members in self.core_classes.items() if not members.isdisjoint(cpus))
 
     @cached_property
     def cores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return the whole cores of each NUMA node. A core belongs to each node on which it has a CPU."""
+        """Return the cores of each NUMA node, each core with all its CPUs. A core that spans two nodes is listed under both."""
         return _list_members((c.numa, self.cores[c.core]) for c in self.cpus)
 
     @cached_property
     def uncores_of_nodes(self) -> Mapping[int, tuple[CpuSet, ...]]:
-        """Return the whole uncore caches of each NUMA node. A cache belongs to each node on which it has a CPU."""
+        """Return the uncore caches of each NUMA node, each cache with all its CPUs. A cache that spans two nodes is listed under both."""
         return _list_members((c.numa, self.uncores[c.uncore]) for c in self.cpus if c.uncore is not None)
 
     @cached_property
@@ -154,7 +159,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def memory_nodes(self) -> NumaSet:
-        """Return the NUMA nodes that have memory. There may be none if the machine is only described, for example for a test."""
+        """Return the NUMA nodes that have memory. The result is empty for an incomplete description of a machine, as in tests."""
         return NumaSet.from_ids(n.id for n in self.numa if n.memory_bytes > 0)
 
     @classmethod
@@ -174,7 +179,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         memory_bytes: int | None = None,
         hugepages: Iterable[tuple[str, int]] | None = None,
     ) -> "Topology":
-        """Build a topology. All parts are sorted, and counts that weren't measured are computed."""
+        """Build a topology from CPUs and NUMA nodes in any order. Missing counts and sums are computed from them."""
         sorted_cpus = tuple(sorted(cpus, key=lambda c: c.id))
         assert len({c.id for c in sorted_cpus}) == len(sorted_cpus), "a CPU is listed twice"
         sorted_numa = tuple(sorted(numa, key=lambda n: n.id))
@@ -195,7 +200,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         )
 
     def without(self, withheld: CpuSet) -> "Topology":
-        """Return the machine as if these CPUs were offline."""
+        """Return a copy of the machine in which these CPUs are offline."""
         if not withheld & self.online:
             return self
         cpus = tuple(cpu for cpu in self.cpus if cpu.id not in withheld)
@@ -207,7 +212,7 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
         return replace(self, cpus=cpus, offline=offline, l3=l3, caches=caches, reported_cpu_count=reported)
 
     def numa_of(self, cpus: CpuSet) -> NumaSet:
-        """Return the NUMA nodes of these CPUs. Unknown CPUs are ignored."""
+        """Return the NUMA nodes to which these CPUs belong. CPUs that the machine doesn't have are ignored."""
         return NumaSet.from_ids(node for node, members in self.nodes.items() if members.bits & cpus.bits)
 
 

@@ -1,5 +1,5 @@
-"""Three kinds of findings: violated invariants (of promises and of the node's state), promises that the present machine can't keep, and
-values of the node that differ from the saved values.
+"""Findings of checks: violated invariants of the promises or the state (`Violation`), allocations that the machine can't provide now
+(`Shortfall`), and changes of the machine since the state was saved (`MachineChange`).
 """
 
 import enum
@@ -11,7 +11,7 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 
 
 class Invariant(enum.StrEnum):
-    """Checked invariants of promises and of the state. Their names are stable."""
+    """Invariants of the promises and of the state. Their names never change, because tools may rely on them."""
 
     HOLDER_IS_ACTIVE = "HolderIsActive"
     HOLDER_IS_IN_ITS_POD = "HolderIsInItsPod"
@@ -30,28 +30,28 @@ class Invariant(enum.StrEnum):
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """Violation of an invariant. The invariant determines which fields are set."""
+    """Violation of an invariant. The invariant determines which fields are set; the others have their defaults."""
 
     invariant: Invariant | str
-    """One of the invariants above, or the name of a resource's own invariant."""
+    """Violated invariant: a member of `Invariant`, or the name of an invariant that a resource defines itself."""
     pod: str = ""
-    """UID of the pod. For the invariant ONE_ENTRY_PER_NAME, it is the pod's full name."""
+    """UID of the pod concerned. For the invariant ONE_ENTRY_PER_NAME, this is the pod's namespace and name."""
     container: str = ""
     beside: str = ""
-    """Other container that has the same CPUs or device, or the claim of the device."""
+    """The other party of the violation: another container with the same CPUs or device, or the claim of a device."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
-    """All CPUs that the shared pool or the pod should have."""
+    """CPUs that the shared pool or the pod should have according to the invariant."""
     statuses: tuple[str, ...] = ()
     expected_statuses: tuple[str, ...] = ()
     node: int | None = None
     resource: str = ""
     difference: str = ""
-    """Difference in the memory manager's accounting, in kubelet's words."""
+    """Difference in the memory manager's books, in the words of kubelet's message."""
 
     @property
     def text(self) -> str:
-        """Return the text for users."""
+        """Return a sentence about the violation for users."""
         who = f"pod {self.pod}, container {self.container}"
         match self.invariant:
             case Invariant.HOLDER_IS_ACTIVE:
@@ -82,7 +82,7 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class CpusOffline(Struct, frozen=True):
-    """Exclusive CPUs of a container that are offline."""
+    """Shortfall: some of a container's exclusive CPUs are offline."""
 
     uid: str
     container: str
@@ -99,11 +99,11 @@ class CpusOffline(Struct, frozen=True):
 
 
 class NodesGone(Struct, frozen=True):
-    """Memory allocated on NUMA nodes that are gone."""
+    """Shortfall: memory is allocated on NUMA nodes that the machine doesn't have any more."""
 
     uid: str
     container: str | None
-    """Name of the container. None means that the memory belongs to the pod as a whole."""
+    """Container to which the memory is allocated. None means that it is allocated to the pod as a whole."""
     resource: str
     nodes: NumaSet
 
@@ -117,7 +117,7 @@ class NodesGone(Struct, frozen=True):
 
 
 class NodeOverdrawn(Struct, frozen=True):
-    """More memory allocated on a NUMA node than the node has. All pods with memory on this node are affected."""
+    """Shortfall: more memory is allocated on a NUMA node than the node now has. It concerns all pods with memory on this node."""
 
     node: int
     resource: str
@@ -133,7 +133,7 @@ class NodeOverdrawn(Struct, frozen=True):
 
 
 class DevicesGone(Struct, frozen=True):
-    """Devices of a container that are gone or unhealthy."""
+    """Shortfall: devices of a container have disappeared or are unhealthy."""
 
     uid: str
     container: str
@@ -151,32 +151,32 @@ class DevicesGone(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Shortage of a resource on the node as a whole, described by this resource."""
+    """Shortfall of a whole node rather than of one container. The resource concerned provides the text."""
 
     text: str
     holder: None = None
 
 
 class Shortfall(Protocol):
-    """Allocation that the machine can't provide at present, as a frozen struct."""
+    """Protocol of a shortfall, that is, an allocation that the machine can't provide now. Implementations are frozen structs."""
 
     @property
     def holder(self) -> tuple[str, str | None] | None:
-        """Return the UID of the pod and the name of the container. None means that the shortfall doesn't belong to a single container."""
+        """Return the pod UID and the container name of the allocation's holder. None means that no single container is the holder."""
 
     @property
     def text(self) -> str:
-        """Return the text for users that follows the holder's name."""
+        """Return the text for users. It follows the name of the holder."""
 
 
 class MachineChange(Struct, frozen=True):
-    """A value of the node that differs from the saved state."""
+    """A property of the machine or configuration whose value differs from the one in the saved state."""
 
     what: str
     before: str
     after: str
     is_ordinary: bool = False
-    """Whether such a difference is usual after a boot."""
+    """Whether the change is usual after a reboot, so that it is no reason for a warning."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.before} → {self.after}"

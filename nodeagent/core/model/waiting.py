@@ -1,4 +1,4 @@
-"""Unmet requests of pods. Each has the reason for its refusal, and the events after which it is tried again."""
+"""Unmet requests of pods, with the reason for each refusal and the events after which the agent decides again."""
 
 import enum
 
@@ -17,43 +17,43 @@ from nodeagent.core.model.refusals import (
 
 
 class RequestKind(enum.StrEnum):
-    """Kind of an unmet request."""
+    """Kind of a request that the agent has refused or deferred."""
 
     POD = "pod"
-    """Request: all resources in the pod's manifest."""
+    """Request to admit the pod with all resources in its manifest."""
     CHANGE = "change"
-    """Request: the changed manifest of a pod. The pod keeps running unchanged."""
+    """Request to apply a pod's changed manifest. The pod of the earlier manifest keeps running."""
     RESUME = "resume"
-    """Request: the CPUs, memory and devices of an idle pod, which the pod needs again because a unit is active."""
+    """Request to allocate CPUs, memory and devices to an idle pod, because one of its units is active again."""
     CONTAINER = "container"
-    """Request: the resources of a container of a container runtime."""
+    """Request of a container runtime to place one of its containers."""
 
 
 class Retry(enum.StrEnum):
-    """Event after which a request is tried again."""
+    """Kind of event after which the agent decides again on an unmet request."""
 
     MANIFEST = "manifest"
-    """Event: the manifest changes."""
+    """Somebody changes the manifest."""
     REQUEST = "request"
-    """Event: a user runs `nodeagent retry`."""
+    """A user runs `nodeagent retry`."""
     ROOM = "room"
-    """Event: other pods release resources, or the machine gets more resources."""
+    """Other pods release resources, or the machine gets more resources."""
     RESOURCE = "resource"
-    """Event: a device plugin reports devices of a requested resource."""
+    """A device plugin reports devices of a resource that the pod requests."""
     DISK = "disk"
-    """Event: the state can be saved again."""
+    """The agent can save its state again."""
     PLUGIN = "plugin"
-    """Event: a device plugin answers."""
+    """The device plugin that was asked answers."""
     OWNER = "owner"
-    """Event: the program that runs the container repeats its request."""
+    """The container runtime repeats its request for the container."""
     QUEUE = "queue"
-    """Event: jobs before this job in the queue start or end."""
+    """Jobs that precede this job in the queue start or end."""
     RESERVATION = "reservation"
-    """Event: a reservation begins, ends or is cancelled."""
+    """A reservation begins, ends or is cancelled."""
 
 
 class Waiting(Struct, frozen=True):
-    """An unmet request of a pod."""
+    """An unmet request: the agent has refused or deferred it, and may decide on it again."""
 
     reason: str
     message: str
@@ -61,23 +61,23 @@ class Waiting(Struct, frozen=True):
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the request waits for the answer of a device plugin. The request is decided after the answer."""
+        """Whether the decision waits for the answer of a device plugin."""
         return self.reason == Reason.DEVICE_PLUGINS_SLOW.value
 
     @property
     def is_for_room(self) -> bool:
-        """Whether the request could be granted if other pods released their resources."""
+        """Whether the agent could grant the request if other pods released their resources."""
         return is_for_room(self.reason)
 
     def retries(
         self, asked: RequestKind, *, requests_devices: bool = False, for_room: bool = False
     ) -> tuple[Retry, ...]:
-        """Return the events after which the request is tried again.
+        """Return the events after which the agent decides on the request again.
 
         Args:
             asked: kind of the request.
-            requests_devices: whether the pod requests devices by count.
-            for_room: whether pods that were refused for lack of resources are tried again (`retryRefused`).
+            requests_devices: whether the pod requests extended resources.
+            for_room: whether the agent decides again on pods that were refused for lack of resources (`retryRefused`).
         """
         if self.reason in _ALWAYS:
             return (_ALWAYS[self.reason],)
@@ -103,12 +103,12 @@ class Waiting(Struct, frozen=True):
 
 
 def is_for_room(reason: str) -> bool:
-    """Whether a request that was refused for this reason could be granted if other pods released their resources."""
+    """Return whether a request that was refused for this reason could be granted if other pods released their resources."""
     return reason in _FOR_ROOM or reason.startswith(_OUT_OF)
 
 
 _ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
-"""Event after which a request is tried again, for each reason that has the same single event for all kinds of requests."""
+"""Event after which the agent decides again, for those reasons that have the same single event for all kinds of requests."""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Pods and containers of a container runtime: their requests, their allocations, and the answers to the runtime.
+"""Pods and containers of a container runtime: decisions on their requests, and the agent's answers to the runtime.
 
-NRI's encoding is in formats/runtime, the socket in edge/runtime/nri.py, and the choice of CPUs in core/admission.
+formats/runtime encodes and decodes NRI's messages, edge/runtime/nri.py has the socket, and core/admission chooses the CPUs.
 """

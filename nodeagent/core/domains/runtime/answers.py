@@ -1,10 +1,10 @@
-"""Changes that the agent requests from the runtime, limited to values that differ from the desired ones. CPUs are vacated before they are
-granted.
+"""Changes of containers' cgroups that the agent requests from the container runtime. Only values that differ from the desired ones are
+sent, and CPUs are vacated before they are granted.
 
-The runtime carries out the changes of an answer one after the other, and only logs failures. A change therefore never grants CPUs that
-another container must leave first. These CPUs are granted once the other container's cgroup shows that it has left them. A container that
-is being created gets its CPUs at once, because its first process waits for `check_start`. NRI can't express an empty cpuset, so a
-container without any CPU stays on its CPUs.
+The runtime carries out the changes of an answer one after the other, and only logs a failure. Therefore no change grants CPUs that another
+container still has to leave. They are granted later, when the other container's cgroup shows that it has left. A container that is being
+created gets its CPUs at once, because its first process can't start before `check_start`. NRI can't express an empty cpuset, so a container
+without usable CPUs isn't changed.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,21 +16,21 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.nri import Answer, Denial, NriResources, Update
 
 NO_LIMIT_US = -1
-"""Quota that removes the limit (runtime-spec, LinuxCPU.quota)."""
+"""CPU quota that means no limit (runtime-spec, LinuxCPU.quota)."""
 _MAX_NAMED = 5
 
 
 class WantedPlacement(Struct, frozen=True):
-    """Desired values of a container's cgroup that NRI can set."""
+    """Desired values of a container's cgroup, as far as NRI can set them."""
 
     cpus: CpuSet
-    """CPUs of the container. An empty set means that none of the container's CPUs is available."""
+    """CPUs on which the container should run. Empty means that none of its CPUs can be used now."""
     mems: NumaSet = NumaSet()
-    """Memory nodes of the container. An empty set means that they stay unchanged."""
+    """Memory nodes that the container should use. Empty means that they stay unchanged."""
     cpu_max: CpuMax | None = None
-    """CPU quota of the container. None means that the quota stays unchanged."""
+    """CPU quota that the container should have. None means that the quota stays unchanged."""
     exclusive_cpus: CpuSet = CpuSet()
-    """Exclusive CPUs among `cpus`."""
+    """Part of `cpus` that is exclusive."""
 
     @classmethod
     def of(cls, cgroup: DesiredCgroup) -> "WantedPlacement":
@@ -44,39 +44,41 @@ class WantedPlacement(Struct, frozen=True):
 
 
 class Occupant(Struct, frozen=True):
-    """A cgroup that may have processes. It belongs to a runtime's container or to another program."""
+    """A cgroup with processes, which may occupy CPUs that are allocated to others. It belongs to a container of the runtime or to another
+    program.
+    """
 
     who: str
-    """Name of the occupant in texts for users, such as `pod default/db, container server`."""
+    """Description of the occupant for users, such as `pod default/db, container server`."""
     effective: CpuSet
-    """CPUs on which the cgroup's processes may run now. An empty set means that the cgroup has no processes."""
+    """CPUs on which the cgroup's processes may run now. Empty means that the cgroup has no processes."""
     wanted: WantedPlacement | None
-    """Desired placement. None means that no decision was made on the container."""
+    """Desired placement of the container. None means that the agent hasn't decided on it."""
     id: str = ""
-    """ID of the container in the runtime. Empty means that the runtime can't change the container's cgroup."""
+    """Container ID in the runtime. Empty means that the runtime can't change this cgroup."""
     has: NriResources = NriResources()
-    """Current values of the cgroup."""
+    """Present values of the cgroup."""
 
     @property
     def overdue(self) -> CpuSet:
-        """Return the CPUs that the cgroup's processes must leave, but may still use."""
+        """Return the CPUs that the occupant has to leave, but on which its processes may still run."""
         return self.effective - (CpuSet() if self.wanted is None else self.wanted.cpus)
 
 
 class BlockedContainer(Struct, frozen=True):
-    """A container that doesn't get all its desired CPUs with this answer."""
+    """A container that doesn't get all its desired CPUs with this answer, because other occupants still use them."""
 
     id: str
     cpus: CpuSet
-    """CPUs that other occupants haven't left yet. An empty set means that the container should have no CPU, which NRI can't express."""
+    """Desired CPUs that other occupants haven't left. Empty means that the container shouldn't run on any CPU, which NRI can't express."""
     others: tuple[str, ...] = ()
-    """Names of the occupants that have not left the CPUs."""
+    """Descriptions of the occupants that haven't left these CPUs."""
 
 
 class Response(Struct, frozen=True):
     answer: Answer
     waiting: tuple[BlockedContainer, ...] = ()
-    """Containers that still lack desired CPUs. The agent builds another response when these CPUs have become free."""
+    """Containers that still lack desired CPUs. The agent requests the CPUs in a later message, when the other occupants have left them."""
 
 
 def build_response(
@@ -86,15 +88,15 @@ def build_response(
     updated: str = "",
     pool: CpuSet | None = None,
 ) -> Response:
-    """Build the changes for an answer. Changes that only vacate CPUs come first.
+    """Build the changes that an answer requests. Changes that only vacate CPUs come first.
 
     Args:
-        others: all occupants, including the containers to change.
-        created: desired placement of the container that is being created, and the runtime's own values for this container. The placement
-            must have CPUs. Otherwise the caller denies the creation.
-        updated: ID of the container with a pending update. All its desired values are sent, even those that it already has.
-        pool: the shared pool. A container moves to the pool while none of its own CPUs is free. Otherwise two containers on each other's
-            CPUs would wait for each other forever.
+        others: all occupants, including the containers to be changed.
+        created: for a container that is being created, its desired placement and the runtime's own values for it. The placement must
+            contain CPUs; if it doesn't, the caller has to deny the creation instead.
+        updated: ID of the container that the runtime is updating. All its desired values are sent, because the update might overwrite them.
+        pool: the shared pool. A container moves there while none of its own CPUs is free. Otherwise two containers on each other's CPUs
+            would wait for each other forever.
     """
     there = tuple(others)
     overdue = CpuSet()
@@ -131,13 +133,13 @@ def build_response(
 
 
 def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collection[str] = ()) -> Denial | None:
-    """Decide whether a container's first process, which is already in the container's cgroup, may start. None means that the process may
-    start.
+    """Decide whether the first process of a container may start. The process already waits in the container's cgroup. None means that it
+    may start.
 
     Args:
-        starting: the container, as read from its cgroup now.
-        others: all other occupants, as read now.
-        rivals: IDs of the other containers of the same pod and name. All of them must have ended.
+        starting: the container, as its cgroup was read just now.
+        others: all other occupants, as they were read just now.
+        rivals: IDs of other containers with the same pod and container name. The container can't start before all of them have ended.
     """
     wanted = starting.wanted
     if wanted is None or not wanted.cpus:
@@ -162,12 +164,12 @@ def check_start(starting: Occupant, others: Iterable[Occupant], rivals: Collecti
 
 
 def _build_change(wanted: WantedPlacement, has: NriResources | None, cpus: CpuSet) -> NriResources | None:
-    """Build the change of one cgroup. None means that no value has to change.
+    """Build the request to change a container's cgroup. None means that no value differs.
 
     Args:
-        wanted: desired values.
-        has: current values, where a missing quota means no limit. None means that all values are sent.
-        cpus: the desired CPUs that are free now. The cpuset stays if there are none.
+        wanted: the desired values.
+        has: the present values, in which a missing quota means no limit. None means that all desired values are sent.
+        cpus: those of the desired CPUs that are free now. If there are none, the cpuset stays unchanged.
     """
     limit = wanted.cpu_max
     if limit is not None and has is not None:

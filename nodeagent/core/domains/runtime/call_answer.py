@@ -1,4 +1,4 @@
-"""Answer to a runtime's call. It is built after the decision, from cgroups that were read again."""
+"""Answer to a call of the container runtime. The agent builds the answer after it has saved its decision and read the cgroups again."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,16 +21,16 @@ def answer_call(
     pool: CpuSet,
     reserved: CpuSet,
 ) -> Response | Denial:
-    """Answer a call after its decision.
+    """Build the answer to a call on which the agent has decided.
 
     Args:
         call: the runtime's call.
-        todo: the instructions that are still to be carried out after the decision.
-        wanted: desired placement by pod and container name (`ContainerKey`).
-        there: all current occupants.
-        seen: cgroups of the runtime's containers, by ID.
+        todo: the instructions that the decision has left to carry out.
+        wanted: the desired placement of containers, by pod UID and container name.
+        there: all cgroups with processes.
+        seen: the cgroups of the runtime's containers, by container ID.
         pool: the shared pool.
-        reserved: online CPUs that are never exclusive.
+        reserved: the online CPUs among the reserved ones, which are never exclusive.
     """
     for one in todo:
         match one:

@@ -1,14 +1,16 @@
-"""Path of a container's cgroup, decoded from the notation of OCI (runtime-spec, cgroupsPath) or from runc's form for systemd."""
+"""Decoding of the path of a container's cgroup, as the container runtime reports it (OCI runtime-spec, cgroupsPath, or runc's notation for
+systemd).
+"""
 
 _SLICE = ".slice"
 
 
 def decode_cgroup_path(cgroups_path: str) -> str:
-    """Return the cgroup's path below the root of all cgroups. The path is empty if it can't be determined.
+    """Return the path of a container's cgroup below the cgroup v2 root. The result is empty if the path can't be determined.
 
     Args:
-        cgroups_path: `SLICE:PREFIX:NAME`, or a path. The first form is the scope PREFIX-NAME in a slice. The name of a slice begins with
-            the names of the slices above it (systemd.slice(5)).
+        cgroups_path: a path, or `SLICE:PREFIX:NAME`, which means the scope PREFIX-NAME.scope in that slice. A slice's name contains the
+            names of the slices above it (systemd.slice(5)).
     """
     parent, colon, scope = cgroups_path.partition(":")
     if not colon:
@@ -22,6 +24,8 @@ def decode_cgroup_path(cgroups_path: str) -> str:
 
 
 def _checked(path: str) -> str:
-    """Return a path that was received from another program. Return an empty text if the path leads outside of the cgroups."""
+    """Return a path from another program without outer slashes. Return an empty text if the path isn't safe, for instance because it
+    contains `..`.
+    """
     parts = path.strip("/").split("/")
     return "" if any(part in {"", ".", ".."} for part in parts) or "\0" in path else "/".join(parts)

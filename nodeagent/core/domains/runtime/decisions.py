@@ -1,7 +1,8 @@
-"""Decisions that follow from a container runtime's events. Pods are admitted, get more containers, and release their allocations.
+"""Decisions on events of a container runtime: pods are admitted, get further containers, and release their allocations.
 
-core/domains/runtime/registry.py has the rules for which container holds an allocation. The managers decide as for any pod. A newly
-admitted pod has the containers that were reported so far. Each further container is added to the pod, which keeps its allocations.
+core/domains/runtime/registry.py determines which container may use an allocation, and the managers decide as for any pod. A new pod
+consists of the containers that the runtime has reported so far. Containers that follow are added one by one, and the pod keeps its
+allocations.
 """
 
 from collections import Counter
@@ -65,31 +66,31 @@ from nodeagent.core.turn.pod_sources import Manifest, new_entry
 from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 _NAMESPACE = "default"
-"""Namespace assigned to pods that have none, such as pods made by `crictl`."""
+"""Namespace of pods that have none, such as pods made with `crictl`."""
 
 
 class _Case(Struct, frozen=True):
-    """A container to decide on, together with its pod (in which the container is included)."""
+    """A container on which to decide, with its pod, in which the container is included."""
 
     decide: Decide
     made: MadeContainer
     pod: Pod
     before: PodEntry | None
-    """The pod's entry before the decision. None means that the runtime's pod is new."""
+    """Entry of the pod before the decision. None means that the pod is new."""
     node: Node
 
 
 class EventDecided(Struct, frozen=True):
-    """Draft of the turn after the decisions on an event, and the instructions that are still to be carried out."""
+    """Turn after the decisions on one event, and the instructions that remain to be carried out."""
 
     draft: Draft
     todo: tuple[Todo, ...] = ()
     is_illegal: bool = False
-    """Whether the event came out of order, and was therefore ignored."""
+    """Whether the event was ignored, because it came out of order."""
 
 
 def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
-    """Decide on all requests that follow from an event."""
+    """Decide on all requests of a container runtime that follow from one event."""
     is_list = isinstance(what, Synchronized | Looked)
     wanted = wanted_by_key(draft.state, node) if is_list else {}
     stepped = apply_event(draft.state.runtime, what, wanted, find_due(draft, node.world))
@@ -122,34 +123,35 @@ def decide_event(draft: Draft, what: Happening, node: Node) -> EventDecided:
 
 
 def find_due(draft: Draft, world: World) -> frozenset[ContainerKey]:
-    """Return the keys (pod and container name) of refused containers that are worth deciding again. There is more room now than at their
-    last decision.
-    """
+    """Return those refused containers on which the agent should decide again, because there is more room than at the refusal."""
     due = list_due(draft.state, draft.seen_room, world) if draft.state.runtime.refused else ()
     return frozenset(ContainerKey(one.pod_uid, one.container) for one in due if one.kind is RequestKind.CONTAINER)
 
 
 def _count_cpus(one: Todo, node: Node) -> int:
-    """Return the number of CPUs that an undecided container may use now. Return 0 if the instruction isn't a decision."""
+    """Return the number of CPUs on which the container of a `Decide` may run now, and 0 for all other instructions. The number is used for
+    sorting.
+    """
     return len(_reported_cpus(one.id, node) or node.kernel.online) if isinstance(one, Decide) else 0
 
 
 def _has_to_move(state: NodeState, decide: Decide, node: Node) -> bool:
-    """Whether a container has been allocated exclusive CPUs other than the CPUs reported by the runtime."""
+    """Return whether the container has been allocated exclusive CPUs outside the CPUs on which the runtime now lets it run."""
     own, reported = own_set_of(state.promises, decide.key.pod_uid, decide.key.name), _reported_cpus(decide.id, node)
     return own is not None and reported is not None and not own <= reported
 
 
 def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
-    """Return a container's CPUs as reported by the runtime. None means that the container may have any CPUs."""
+    """Return the CPUs on which a container may run, as reported by the runtime. None means that the runtime reported no restriction."""
     reported = node.reported.containers.get(container_id)
     return None if reported is None else reported.resources.cpus
 
 
 def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
-    """Adopt containers that were found on their allocated CPUs, instead of counting them as started without a call.
+    """Replace the instruction to count a container as started without a call by the instruction to adopt it, if the container has its
+    allocated CPUs.
 
-    Such containers were placed by the agent before it lost its state.
+    The agent itself must have placed such a container, before it lost its state.
     """
     wanted = wanted_by_key(state, node)
 
@@ -249,8 +251,8 @@ def _admit(draft: Draft, case: _Case) -> tuple[Draft, tuple[Todo, ...]]:
 
 
 def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
-    """Allocate the recorded devices of a container again after the state was lost, because the container's /dev still contains these
-    devices.
+    """Allocate a container's devices to it again after the state was lost. The devices are known from records, and the container's /dev
+    still has them.
     """
     lost = next((one for one in promises.unrecovered if one.uid == pod.uid), None)
     before = DeviceHoldings() if lost is None else lost.held.of(DeviceHoldings)
@@ -265,8 +267,8 @@ def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
 
 
 def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
-    """Keep a container's devices if it still requests the same number. A running container already has the devices' files, and can't get
-    other devices.
+    """Leave a container its devices if it requests the same number as before. A running container can't get others, because its device
+    files exist already.
     """
     own = Counter(one.resource for one in before.devices_of(name))
     if own != {one: count.value() for one, count in pod.container(name).devices}:
@@ -278,8 +280,8 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 def _decision_for(case: _Case) -> PodDecision:
     """Return the function that decides on a container.
 
-    The function tries to leave an unplaced container on the CPUs that the runtime reports. An unplaced container either runs already, or
-    was created before the state was lost and waits for its start.
+    For a container that isn't placed yet, the function first tries to allocate among the CPUs on which the container runs by the runtime's
+    report. Such a container is already running, or was created before the agent lost its state.
     """
     running_on = _reported_cpus(case.decide.id, case.node)
     if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:
@@ -295,7 +297,7 @@ def _decision_for(case: _Case) -> PodDecision:
 
 
 def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[Draft, tuple[Todo, ...]]:
-    """Resize a placed container, by the same rules as for pods of the agent (D50)."""
+    """Resize a placed container by the rules that apply to the agent's own pods (D50)."""
     state, decide, pod = draft.state, case.decide, case.pod
     if not is_resize(before.pod, pod):
         why = f"{change}: exclusive CPUs and allocated memory stay as they are while the container runs"
@@ -311,8 +313,8 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
 
 
 def _describe_exclusive_change(before: Pod, case: _Case) -> str:
-    """Describe how the exclusive amounts of a placed container, or of its pod as a whole, have changed. The text is empty if they
-    haven't.
+    """Describe the change in the exclusive amounts of a placed container, or of its pod as a whole. The result is empty if they are the
+    same as before.
     """
     if case.decide.is_of_pod:
         was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
@@ -329,7 +331,9 @@ def _describe_exclusive_change(before: Pod, case: _Case) -> str:
 
 
 def _exclusive_amounts(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str], ...] | None:
-    """Describe a container's exclusive amount of each resource. None means that the pod doesn't have the container."""
+    """Return the amounts of CPUs and memory that a container requests exclusively, as texts. None means that the pod lacks this
+    container.
+    """
     managers = node.world.managers
     found = next((one for one in demand_of(managers.rules, pod).containers if one.name == name), None)
     if found is None:
@@ -340,7 +344,7 @@ def _exclusive_amounts(pod: Pod, name: str, node: Node) -> tuple[tuple[str, str]
 
 
 def _pod_amounts(demand: PodDemand) -> tuple[object, ...]:
-    """Return the exclusive amounts of a pod and of its containers."""
+    """Return the amounts that a pod and each of its containers request exclusively."""
     return demand.cpus, demand.memory, tuple((one.cpus, one.memory) for one in demand.containers)
 
 
@@ -375,7 +379,7 @@ def _refuse(
 
 
 def _forget_refused_pods(state: NodeState) -> NodeState:
-    """Remove the entries of refused pods from the state, unless a refusal of one of their containers is still stored."""
+    """Remove the entries of refused pods for which no refused container is stored any more."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
         entry
@@ -400,15 +404,13 @@ def _release(draft: Draft, key: ContainerKey, node: Node) -> Draft:
 
 
 def _runtime_entry(state: NodeState, pod_uid: str) -> PodEntry | None:
-    """Return the entry of a runtime's pod. None means that the pod has no entry, or that a pod of another domain has its UID."""
+    """Return the entry of a container runtime's pod. None means that there is none, or that the UID belongs to a pod of another domain."""
     entry = state.entry(pod_uid)
     return entry if entry is not None and entry.is_requested_per_container else None
 
 
 def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey) -> tuple[str, ...]:
-    """Return the names of the pod's containers that count for a decision, in order: containers with an allocation, and the container to
-    decide on.
-    """
+    """Return the containers that a decision takes into account: those with an allocation, then the container on which to decide."""
     known = () if before is None else tuple(one.name for one in before.pod.containers)
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)
@@ -416,10 +418,11 @@ def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey)
 
 
 def _keep_allocated(pod: Pod, before: Pod, counting: tuple[str, ...], name: str) -> Pod:
-    """Limit an admitted pod to its known containers and the container to decide on.
+    """Limit an admitted pod to the containers on which a decision may be based: those already in the pod, and the container on which to
+    decide.
 
-    A container with an allocation stays, even if the runtime no longer reports it. A container that has released its allocation is
-    decided only when it is created again, not together with another container.
+    A container with an allocation stays in the pod even if the runtime doesn't report it any more. A container without an allocation is
+    decided only when the runtime creates it, not together with another container.
     """
     names = {container.name for container in pod.containers}
     held = tuple(one for one in before.containers if one.name in counting and one.name not in names)
@@ -430,7 +433,7 @@ def _keep_allocated(pod: Pod, before: Pod, counting: tuple[str, ...], name: str)
 def _requested_container(
     registry: Registry, sandbox: Sandbox, name: str, decide: Decide, node: Node
 ) -> NriContainer | None:
-    """Return a container as it was reported, with its latest request."""
+    """Return a container as the runtime reported it, but with its latest request. None means that the runtime hasn't reported it."""
     entry = registry.entry(ContainerKey(decide.key.pod_uid, name))
     made = entry.find(decide.id) or (entry.made[-1] if entry.made else None)
     reported = None if made is None else node.reported.containers.get(made.id)

@@ -1,7 +1,7 @@
-"""Inverse of kubelet's conversions. From a cgroup's values, this module infers the requests and limits that may have produced them.
+"""Inverse of kubelet's conversions from requests and limits to cgroup values. Each function returns the range of all amounts that may have
+produced a value.
 
-Each function returns the range of all possible amounts. kubelet's functions are MilliCPUToShares, MilliCPUToQuota (pkg/kubelet/cm) and
-GetContainerOOMScoreAdjust (pkg/kubelet/qos).
+kubelet's functions are MilliCPUToShares and MilliCPUToQuota (pkg/kubelet/cm), and GetContainerOOMScoreAdjust (pkg/kubelet/qos).
 """
 
 from msgspec import Struct
@@ -12,16 +12,16 @@ MIN_SHARES, MAX_SHARES = 2, 262_144
 _SHARES_PER_CPU = 1024
 _MILLI = 1000
 MIN_BURSTABLE_OOM, MAX_BURSTABLE_OOM = 3, 999
-"""Range of a Burstable container's oom_score_adj: above the value of Guaranteed pods and below the value of BestEffort pods."""
+"""Smallest and largest oom_score_adj of a Burstable container. They lie between the values for Guaranteed and BestEffort pods."""
 GUARANTEED_OOM, BEST_EFFORT_OOM = -997, 1000
 
 
 class Range(Struct, frozen=True):
-    """Amounts between two inclusive bounds, in thousandths of a CPU or in bytes."""
+    """Range of possible amounts, with inclusive bounds. The unit is a thousandth of a CPU, or a byte."""
 
     least: int
     most: int | None
-    """Largest possible amount. None means that the amount has no upper bound."""
+    """Largest possible amount. None means that there is no upper bound."""
 
     @property
     def is_exact(self) -> bool:
@@ -32,12 +32,11 @@ class Range(Struct, frozen=True):
 
 
 def estimate_cpu_request(shares: int) -> Range:
-    """Return the range of CPU requests, in thousandths, that result in these shares.
+    """Return the range of CPU requests, in thousandths, for which kubelet sets these CPU shares.
 
-    A CPU has 1,024 shares, more than thousandths. Between the bounds of 2 and 262,144 shares, different requests have different shares,
-    and rounding up gives the exact request. Rounding to the nearest thousandth would be wrong: 41 thousandths become 41 shares, which are
-    40.04 thousandths. Other programs may set shares that don't result from any request. Such shares count as the shares of the next
-    larger request.
+    Between 2 and 262,144 shares, each request has shares of its own, because a CPU has 1,024 shares but only 1,000 thousandths. Rounding up
+    gives the exact request. Rounding to the nearest would be wrong: a request of 41 thousandths becomes 41 shares, which are 40.04
+    thousandths. If another program sets shares that belong to no request, the next larger request is returned.
     """
     if shares <= MIN_SHARES:
         return Range(0, 2)
@@ -46,9 +45,9 @@ def estimate_cpu_request(shares: int) -> Range:
 
 
 def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
-    """Return the range of CPU limits, in thousandths, that result in this quota. None means that there is no limit.
+    """Return the range of CPU limits, in thousandths, for which kubelet sets this quota. None means that there is no limit.
 
-    The result is exact above the kernel's smallest quota, because a period has at least a thousand microseconds.
+    The range contains a single limit unless the quota is the kernel's smallest one, because a period has at least 1,000 microseconds.
     """
     if quota_us <= 0 or period_us <= 0:
         return None
@@ -59,12 +58,13 @@ def estimate_cpu_limit(quota_us: int, period_us: int) -> Range | None:
 
 
 def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | None:
-    """Return the range of memory requests of a Burstable container, in bytes, that result in this oom_score_adj. None means that kubelet
-    never gives a Burstable container this value.
+    """Return the range of memory requests, in bytes, for which kubelet sets this oom_score_adj on a Burstable container. None means that
+    kubelet never sets this value on a Burstable container.
 
     Args:
-        oom_score_adj: 1000 minus the requested thousandths of the node's memory, within the range of the QoS class.
-        capacity_bytes: the node's memory as known to kubelet.
+        oom_score_adj: the value. kubelet computes 1000 minus the requested thousandths of the node's memory, limited to the range for
+            Burstable containers.
+        capacity_bytes: the node's memory, as kubelet knows it.
     """
     if not MIN_BURSTABLE_OOM <= oom_score_adj <= MAX_BURSTABLE_OOM or capacity_bytes <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Events that the registry handles, and the instructions that the registry returns for these events."""
+"""Input and output of the registry of a container runtime's containers: events, and instructions that follow from them."""
 
 from msgspec import Struct
 
@@ -10,37 +10,37 @@ from nodeagent.core.model.runtime_containers import ContainerKey
 
 
 class Populated(Struct, frozen=True):
-    """Event: the containers' cgroups were read."""
+    """Event: the agent has read the containers' cgroups."""
 
     ids: frozenset[str]
-    """IDs of the containers that have processes in their cgroups."""
+    """IDs of the containers whose cgroups have processes."""
 
 
 class Unserved(Struct, frozen=True):
-    """Event: the containers' cgroups were read while no runtime is connected. Ends of containers aren't reported then, so a container
-    without processes counts as ended.
+    """Event: the agent has read the containers' cgroups while no runtime is connected. Without a runtime, nothing reports the end of a
+    container, so a container without processes counts as ended.
     """
 
     ids: frozenset[str]
-    """IDs of the containers that have processes in their cgroups, or whose cgroup is unknown."""
+    """IDs of the containers whose cgroups have processes or are unknown."""
 
 
 class Looked(Struct, frozen=True):
-    """Event: the running containers were listed. Unlisted containers may still be in preparation, because a runtime lists a container
-    only once it is created.
+    """Event: the agent has listed the running containers. A container that isn't in the list may still be in preparation, because a runtime
+    lists only created containers.
     """
 
     found: Synchronized
 
 
 class Retried(Struct, frozen=True):
-    """Event: a user requests another decision on a pod."""
+    """Event: a user requests a new decision on a pod (`nodeagent retry`)."""
 
     pod_uid: str
 
 
 class RoomMade(Struct, frozen=True):
-    """Event: there is more room now than when some containers were refused (`retryRefused`)."""
+    """Event: there is more room than at the refusal of some containers, and `retryRefused` permits new decisions."""
 
 
 Happening = Call | Synchronized | Looked | Populated | Unserved | Retried | RoomMade
@@ -52,63 +52,67 @@ class _ContainerTodo(Struct, frozen=True):
 
 
 class Decide(_ContainerTodo, frozen=True):
-    """Instruction: let the managers decide on the container, and pass the result to `record_decision` before the runtime is answered."""
+    """Instruction: let the managers decide on the container. Pass the decision to `record_decision` before the runtime gets an answer."""
 
     is_again: bool
-    """Whether the container's key (pod and container name) already has an allocation, but of other amounts."""
+    """Whether the key of the container (pod UID and container name) already has an allocation, which was made for other amounts."""
     is_of_pod: bool = False
-    """Whether only the pod-level amounts may have changed. kubelet's pods API reports such a change."""
+    """Whether the decision is about changed pod-level amounts, which kubelet's pods API has reported, and not about the container's own
+    amounts.
+    """
 
 
 class Place(_ContainerTodo, frozen=True):
-    """Instruction: give a container the whole allocation of its key. The container is about to be created or updated, or has just been
-    decided.
+    """Instruction: let the container use the allocation of its key (pod UID and container name). The runtime is about to create or update
+    the container, or the agent has just decided on it.
     """
 
 
 class Refuse(_ContainerTodo, frozen=True):
-    """Instruction: deny the pending operation of the runtime."""
+    """Instruction: deny the operation for which the runtime waits."""
 
     reason: str
     is_first: bool
-    """Whether the refusal is new. A repeated refusal was already logged."""
+    """Whether the refusal is new. A repeated refusal isn't logged a second time."""
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the refusal is only temporary, because a device plugin hasn't answered yet."""
+        """Whether the refusal stands only until a device plugin has answered."""
         return self.reason.startswith(Reason.DEVICE_PLUGINS_SLOW)
 
 
 class LetStart(_ContainerTodo, frozen=True):
-    """Instruction: read the cpusets, and let the container start if `check_start` (answers.py) allows it."""
+    """Instruction: read the cpusets, and let the container start if `check_start` in answers.py permits it."""
 
     rivals: tuple[str, ...]
-    """Other containers with the same key. The container may not start while one of them has processes on the key's exclusive CPUs."""
+    """IDs of other containers with the same key (pod UID and container name). While one of them has processes on the key's exclusive CPUs,
+    the container can't start.
+    """
 
 
 class Adopt(_ContainerTodo, frozen=True):
-    """Instruction: take over a running container that already has its allocated CPUs and memory."""
+    """Instruction: take over a running container that already runs on its allocated CPUs and memory nodes."""
 
 
 class Correct(_ContainerTodo, frozen=True):
-    """Instruction: correct a container whose values differ from its allocation, and report the difference."""
+    """Instruction: change a container's values to those of its allocation, and report the difference to users."""
 
     wanted: WantedPlacement
     has: NriResources
 
 
 class CountFailOpen(_ContainerTodo, frozen=True):
-    """Instruction: count a container that started without a call to the agent."""
+    """Instruction: count in the metrics that a container has started without a call to the agent."""
 
 
 class CountIllegal(Struct, frozen=True):
-    """Instruction: count an event that is illegal in the container's current condition (stages.py)."""
+    """Instruction: count in the metrics that an event was illegal in the container's condition (stages.py)."""
 
     event: ContainerEvent
 
 
 class GiveBack(Struct, frozen=True):
-    """Instruction: release the allocation of a key (pod and container name) that has no container left."""
+    """Instruction: release the allocation of a key (pod UID and container name), because no container uses it any more."""
 
     key: ContainerKey
 

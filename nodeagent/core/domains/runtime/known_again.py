@@ -1,4 +1,6 @@
-"""Known properties of a container runtime's pod, restored from the saved state."""
+"""Reconstruction of what is known about a container runtime's pod from the saved state, for commands that have no connection to the
+runtime.
+"""
 
 from collections.abc import Callable
 
@@ -12,11 +14,12 @@ from nodeagent.core.model.state import PodEntry
 def restore_known(
     entry: PodEntry, registry: Registry, stated: Callable[[Sandbox], StatedPod], capacity_bytes: int
 ) -> tuple[Known, ...]:
-    """Return the pod's known amounts with their sources. The result is empty if the registry has no requests of the pod's containers.
+    """Return the known properties of a pod, each with its source. The result is empty if the registry contains no request for any of the
+    pod's containers.
 
     Args:
-        entry: the pod's entry.
-        registry: the requests of the pod's containers.
+        entry: the pod's entry in the state.
+        registry: the registry, with the requests for the pod's containers.
         stated: function that reads the pod's annotations.
         capacity_bytes: the node's memory.
     """

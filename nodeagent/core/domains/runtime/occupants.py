@@ -1,5 +1,5 @@
-"""Occupants: cgroups with processes, which belong to a container runtime or to other programs. Each occupant has the CPUs that its
-processes may use, and its desired values.
+"""Occupants: cgroups whose processes may occupy CPUs. Each belongs to a container runtime or to another program, and has its present CPUs
+and its desired values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,30 +21,32 @@ from nodeagent.core.turn.world import World
 
 
 class Stated(Struct, frozen=True):
-    """Description of a pod, taken from its annotations and from kubelet's data."""
+    """Data about a pod from its annotations."""
 
     pod: StatedPod = StatedPod()
     problems: tuple[str, ...] = ()
-    """Problems because of which the pod is refused."""
+    """Errors in the annotations. A pod with such errors is refused."""
 
 
 class Node(Struct, frozen=True):
-    """Data on which decisions on a runtime's containers depend, in addition to the turn's observations (World)."""
+    """Inputs for decisions on a runtime's containers, in addition to the pods: the turn's observations (`World`) and the runtime's
+    reports.
+    """
 
     world: World
     kernel: Kernel
     reported: RuntimeReport
     stated: Callable[[Sandbox], Stated]
     origin: Origin
-    """Origin of the runtime's pods."""
+    """Origin that the runtime's pods get in the state."""
     mount: str
-    """Mount point of the root of all cgroups."""
+    """Mount point of cgroup v2."""
     misnamed: Callable[[Pod], tuple[str, ...]]
-    """Function that finds the errors in a pod's names. A pod with such errors is never saved in the state."""
+    """Function that returns the errors in the names of a pod. A pod with such errors is refused, and isn't saved in the state."""
 
 
 def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlacement]:
-    """Return the desired placement for each key (pod and container name) with an allocation."""
+    """Return the desired placement of each key (pod UID and container name) that has an allocation."""
     held = {entry.key for entry in state.runtime.entries if entry.is_held}
     world = node.world
     cgroups = runtime_cgroups(world.config, world.managers, node.kernel, state)
@@ -54,13 +56,14 @@ def wanted_by_key(state: NodeState, node: Node) -> dict[ContainerKey, WantedPlac
 def list_occupants(
     state: NodeState, node: Node, seen: Mapping[str, ObservedCgroup], asked_for: Mapping[str, CpuSet]
 ) -> tuple[Occupant, ...]:
-    """Return the runtime's containers with processes.
+    """Return those of the runtime's containers that have processes.
 
     Args:
-        state: the state after the turn's decisions.
-        node: the node in this turn.
-        seen: existing cgroups of the containers, by ID.
-        asked_for: CPUs that the agent has requested from the runtime, by container ID. The runtime may write them at any moment.
+        state: the state after the decisions of this turn.
+        node: the node, as observed in this turn.
+        seen: the containers' existing cgroups, by container ID.
+        asked_for: CPUs that the agent has requested from the runtime, by container ID. They count as occupied, because the runtime may
+            write them at any moment.
     """
     populated = frozenset(id_ for id_, there in seen.items() if there.is_populated)
     wanted = wanted_by_id(
@@ -88,16 +91,15 @@ def list_occupants(
 def wanted_by_id(
     registry: Registry, wanted: Mapping[ContainerKey, WantedPlacement], pool: WantedPlacement, populated: frozenset[str]
 ) -> dict[str, WantedPlacement]:
-    """Return the desired placement of each container.
+    """Return the desired placement of each container, by container ID.
 
-    If several containers of a key have processes, the oldest of them has the key's exclusive CPUs. The others are in the shared pool
-    until the oldest has ended. Containers without a decision and refused containers are in the shared pool, too, where they can't disturb
-    exclusive CPUs.
+    If several containers with the same key have processes, the oldest has the key's exclusive CPUs. The others belong in the shared pool
+    until the oldest has ended. Refused and undecided containers belong in the shared pool, too, where they can't disturb exclusive CPUs.
 
     Args:
         registry: the registry.
-        wanted: desired placement of each key with an allocation.
-        pool: desired placement of a container without an allocation.
+        wanted: the desired placement of each key that has an allocation.
+        pool: the placement of containers without an allocation.
         populated: IDs of the containers whose cgroups have processes.
     """
     found = {}
@@ -112,15 +114,15 @@ def wanted_by_id(
 
 
 def find_shared_pool(state: NodeState, node: Node) -> CpuSet:
-    """Return the CPUs of the shared pool, as far as they are online."""
+    """Return the online CPUs of the shared pool."""
     return shared_pool(node.world.managers, state.promises, node.kernel.online)
 
 
 def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...]:
-    """Return an occupant for each cgroup below kubepods that has processes but doesn't belong to a known container of the runtime.
+    """Return an occupant for each cgroup below kubepods that has processes, but isn't the cgroup of a container known to the agent.
 
     Args:
-        found: CPUs that the processes of each cgroup may use, by cgroup.
+        found: CPUs on which the cgroup's processes may run, by cgroup path.
     """
     return tuple(Occupant(f"cgroup {path}", cpus, None) for path, cpus in sorted(found.items()))
 
@@ -128,10 +130,11 @@ def list_untracked_occupants(found: Mapping[str, CpuSet]) -> tuple[Occupant, ...
 def list_own_occupants(
     wanted: Iterable[DesiredCgroup], observed: ObservedCgroups, state: NodeState
 ) -> tuple[Occupant, ...]:
-    """Return the containers of the agent's own pods that have processes, and the cgroups with processes that don't belong to any pod.
+    """Return the occupants below the pods' top cgroup: containers of the agent's own pods, and cgroups that belong to no pod. Only cgroups
+    with processes are returned.
 
     Args:
-        wanted: desired values of the agent's cgroups.
+        wanted: the desired values of the agent's cgroups.
         observed: the agent's cgroups as they are now.
         state: the state with the containers' pods.
     """
@@ -154,7 +157,7 @@ def list_own_occupants(
 
 
 def find_settable_values(there: ObservedCgroup) -> NriResources:
-    """Return the values of a cgroup that NRI can set."""
+    """Return the present values of a cgroup, as far as NRI can set them."""
     cpus, mems, limit = (
         there.get(attribute) for attribute in (Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CPU_MAX)
     )

@@ -1,8 +1,8 @@
-"""kubelet's pod, reconstructed from NRI: amounts, QoS class and containers, each with its source and certainty.
+"""Model of kubelet's pod, inferred from NRI's data: amounts, QoS class and containers, each with its source and certainty.
 
-NRI reports values that kubelet computed from requests and limits. Some amounts follow exactly from these values. All other amounts are
-estimates, unless the pod (stated_pod.py) or kubelet states them. Annotations may only add to NRI's data. Otherwise the pod could get CPUs
-that the scheduler hasn't counted. If kubelet's data differs from NRI's data, a resize is pending, and NRI's data is used.
+NRI reports values that kubelet has computed from requests and limits. Some amounts can be computed exactly from them, and all others are
+estimates, unless an annotation or kubelet's pods API supplies them. An annotation may add to NRI's data but not contradict it. Otherwise,
+the pod could get CPUs that the scheduler hasn't counted. If kubelet's pods API contradicts NRI, a resize is pending, and NRI's data counts.
 """
 
 import enum
@@ -48,11 +48,11 @@ _PAGE_SIZE = re.compile(r"([0-9]{1,9})([KMG])B")
 
 
 class ToldBy(enum.StrEnum):
-    """Source of a known property of a pod. The values are stable names."""
+    """Source of a known property of a pod. The values never change, because commands print them."""
 
     ANNOTATION = "annotation"
     PODS_API = "podsApi"
-    """kubelet's pods API."""
+    """Source: kubelet's pods API."""
     CGROUP_PARENT = "cgroupParent"
     CPU_SHARES = "cpuShares"
     CPU_QUOTA = "cpuQuota"
@@ -60,39 +60,40 @@ class ToldBy(enum.StrEnum):
     HUGEPAGE_LIMIT = "hugepageLimit"
     OOM_SCORE_ADJ = "oomScoreAdj"
     QOS_CLASS = "qosClass"
-    """The QoS class, from which the property follows."""
+    """Source: the pod's QoS class, from which the property follows."""
     SEEN = "seen"
-    """The containers that the runtime has reported so far, from which the property follows."""
+    """Source: the containers that the runtime has reported so far. The property is inferred from them."""
 
 
 class Known(Struct, frozen=True):
-    """A known property of a pod."""
+    """One known property of a pod, with its value, source and certainty."""
 
     what: str
-    """Name of the property: `qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
+    """Property: `qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
     value: str
     by: ToldBy
     is_exact: bool
-    """Whether the value is exact. Otherwise it is an estimate."""
+    """Whether the value is certain. If not, it is an estimate."""
     container: str = ""
-    """Name of the container. An empty name means that the property is the pod's."""
+    """Container to which the property belongs. Empty means that it belongs to the pod."""
     between: Range | None = None
-    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that there is no such range.
+    """Range of an estimated amount, in thousandths of a CPU or in bytes. None means that the value is exact, or that the range is
+    unknown.
     """
 
 
 class Contradiction(Struct, frozen=True):
-    """Difference between a pod's annotation and the values that kubelet has requested from the runtime."""
+    """Contradiction between an annotation of a pod and the values that kubelet has passed to the runtime."""
 
     container: str
     what: str
-    """Name of the property, as in `Known`, or `exclusive-cpus`."""
+    """Property, as in `Known.what`, or `exclusive-cpus`."""
     stated: str
     told: str
 
     @property
     def text(self) -> str:
-        """Describe the difference for users. The text follows the pod's name."""
+        """Return a description of the contradiction for users. It follows the pod's name."""
         return (
             f"container {printable(self.container[:63])}: its annotation says {self.what} {self.stated}, but {self.told}: "
             "write what the container's `resources` say, or remove the annotation"
@@ -102,9 +103,9 @@ class Contradiction(Struct, frozen=True):
 class RuntimePod(Struct, frozen=True):
     pod: Pod
     known: tuple[Known, ...]
-    """All known properties, first those of the pod, then those of each container in the pod's order."""
+    """Known properties: first those of the pod, then those of its containers, in the pod's order."""
     contradictions: tuple[Contradiction, ...] = ()
-    """Contradictions because of which the pod is refused."""
+    """Contradictions between annotations and kubelet's values. If there are any, the pod is refused."""
 
     @property
     def estimates(self) -> tuple[Known, ...]:
@@ -112,7 +113,7 @@ class RuntimePod(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all properties are exact. Only pods of this kind can be aligned as a whole (topologyManagerScope pod)."""
+        """Whether all properties are exact. With topologyManagerScope `pod`, only such pods can be admitted."""
         return not self.estimates
 
 
@@ -120,7 +121,7 @@ class _Amount(Struct, frozen=True):
     part: str
     resource: str
     quantity: Quantity | None
-    """Requested amount. None means that no amount is requested."""
+    """Requested amount. None means that nothing is requested."""
     by: ToldBy
     is_exact: bool = True
     between: Range | None = None
@@ -129,13 +130,14 @@ class _Amount(Struct, frozen=True):
 def build_runtime_pod(
     sandbox: Sandbox, containers: Iterable[NriContainer], stated: StatedPod, capacity_bytes: int
 ) -> RuntimePod:
-    """Build a pod from NRI's data, its annotations and kubelet's data.
+    """Build a pod from three sources: NRI, the pod's annotations, and kubelet's pods API.
 
     Args:
-        sandbox: the pod's latest sandbox.
-        containers: the containers in the order of their creation. If several have the same name, the last one counts.
-        stated: the pod's data from its annotations and from kubelet (`add_kubelet_data`).
-        capacity_bytes: the node's memory as known to kubelet. 0 means unknown.
+        sandbox: the latest sandbox of the pod.
+        containers: the containers that NRI has reported, in the order of their creation. Among containers with the same name, the last one
+            counts.
+        stated: the data from annotations and from kubelet's pods API (`add_kubelet_data`).
+        capacity_bytes: the node's memory, as kubelet knows it. 0 means unknown.
     """
     seen = {container.name: container for container in containers}
     qos = _find_qos(sandbox, tuple(seen.values()))
@@ -176,10 +178,10 @@ def build_runtime_pod(
 
 
 def find_qos_class(cgroup_parent: str) -> QosClass | None:
-    """Return the QoS class that kubelet encodes in the name of a pod's cgroup. None means that the name doesn't come from kubelet.
+    """Return the QoS class that kubelet has encoded in the name of a pod's cgroup. None means that the name isn't one of kubelet's.
 
-    With the systemd driver, the name is a slice, `kubepods[-burstable|-besteffort]-podUID.slice`. With the cgroupfs driver, the name is a
-    path that ends in `kubepods[/burstable|/besteffort]/podUID`.
+    With the systemd driver, the name is the slice `kubepods[-burstable|-besteffort]-podUID.slice`. With the cgroupfs driver, it is a path
+    that ends with `kubepods[/burstable|/besteffort]/podUID`.
     """
     *above, last = cgroup_parent.rstrip("/").split("/")
     if (found := _SLICE.fullmatch(last)) is not None:
@@ -247,13 +249,13 @@ def _build_container(
 
 
 def _is_resized(stated: StatedContainer, seen: NriContainer, of_pod: Resources) -> bool:
-    """Whether a resize of a container is still pending in kubelet. kubelet's pods API already reports the new amounts before there is room
-    for them.
+    """Return whether kubelet has accepted a resize of the container that isn't in effect yet. In this case, kubelet's pods API already
+    reports the new amounts, and NRI still reports the old ones.
 
     Args:
-        stated: the container as reported by kubelet.
-        seen: the container as reported by the runtime.
-        of_pod: pod-level limits, which kubelet applies to each container without a limit of its own.
+        stated: the container, as kubelet's pods API reports it.
+        seen: the container, as NRI reports it.
+        of_pod: the pod-level limits, which kubelet applies to containers that have no limits of their own.
     """
     assert stated.requests is not None
     assert stated.limits is not None
@@ -273,7 +275,9 @@ def _choose_amounts(part: str, stated: Resources | None, told: Iterable[_Amount]
 
 
 def _devices(stated: StatedContainer) -> Iterator[_Amount]:
-    """Return the requests for devices that the agent allocates. Only an annotation can make such requests."""
+    """Yield the requests for devices that the agent allocates. They come from annotations, because kubelet's own requests are for kubelet's
+    devices.
+    """
     for resource, count in stated.devices:
         for part in (REQUESTS, LIMITS):
             yield _Amount(part, resource, Quantity.parse(str(count)), ToldBy.ANNOTATION)
@@ -284,7 +288,9 @@ def _resources(amounts: Iterable[_Amount], part: str) -> Resources:
 
 
 def _format_as_saved(requests: Resources, limits: Resources) -> ResourceRequirements:
-    """Format amounts as in a saved state. There, a missing request equals the limit, and a request of 0 means that nothing is requested."""
+    """Return the amounts in the form that they have after they were saved and loaded. In that form, a missing request means the limit, so a
+    request of 0 is written out.
+    """
     unasked = dict.fromkeys((name for name, _ in limits), Quantity.parse("0"))
     return _normalise(Resources.of(unasked | dict(requests)), limits)
 
@@ -322,7 +328,7 @@ def _limit_of(resources: NriResources) -> Range | None:
 
 
 def _guaranteed_cpu(request: Range | None, limit: Range | None) -> Iterator[_Amount]:
-    """Return the request of a Guaranteed container, which equals the limit. Shares or quota give the exact value."""
+    """Yield request and limit of a Guaranteed container, which are equal. Either the shares or the quota give the exact amount."""
     rows = ((request, ToldBy.CPU_SHARES), (limit, ToldBy.CPU_QUOTA))
     ranges = [(found, by) for found, by in rows if found is not None]
     if ranges:
@@ -351,8 +357,8 @@ def _memory_amounts(seen: NriContainer, qos: QosClass, capacity_bytes: int) -> I
 def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
     """Estimate the memory request of a Burstable container.
 
-    The limit is assumed unless it is above the possible amounts, because many manifests have only a limit, which is then also the
-    request. Otherwise the smallest possible amount is assumed. A pod is then never refused for memory that it may not have requested.
+    If the container has a limit and the request can be that large, the limit is assumed, because many manifests set only a limit. Otherwise
+    the smallest possible request is assumed, so that the pod isn't refused for memory that it may not have requested.
     """
     if between is None:
         return _Amount(REQUESTS, MEMORY, None, ToldBy.OOM_SCORE_ADJ, is_exact=False)
@@ -362,7 +368,7 @@ def _burstable_memory(between: Range | None, limit: int | None) -> _Amount:
 
 
 def _hugepages(resources: NriResources) -> Iterator[tuple[str, int]]:
-    """Return the amounts of huge pages, each with the resource's name and bytes. The kernel's size `2MB` means 2Mi."""
+    """Yield pairs of huge page resource and bytes. The kernel's page size `2MB` is the resource `hugepages-2Mi`."""
     for limit in resources.hugepage_limits:
         if (found := _PAGE_SIZE.fullmatch(limit.page_size)) is not None:
             yield f"{HUGEPAGES_PREFIX}{found[1]}{found[2]}i", limit.limit_bytes

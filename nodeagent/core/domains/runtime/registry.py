@@ -1,19 +1,20 @@
-"""Registry of a runtime's containers. It records which containers hold allocations, and applies the effect of each event. All values are
+"""Registry of a container runtime's containers: which of them may use an allocation, and how each event changes that. All values are
 immutable.
 
-A *key* is a pod's UID and a container's name. The key stays the same when the runtime creates the container again with a new ID. A new
-container may be created before the old container is removed. The rules:
+A *key* is a pod's UID with a container's name. It stays the same when the runtime creates the container again, which then has a new ID. The
+runtime may create the new container before it removes the old one. The rules:
 
-- An allocation belongs to the key. The key's containers hold the allocation one after the other, so none starts while another still runs.
-- The allocation is released once the runtime has removed all containers of the key and their cgroups were seen without processes.
-- A container that was not placed at its creation may not start. Synchronize reports containers that started without a call to the agent.
-  Its list is complete, so a container missing from the list counts as removed.
-- kubelet repeats a refused request forever, so the refusal is stored with the request. The refusal is dropped when the request changes,
-  when kubelet reports changed data of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal
-  for lack of room doesn't count once there is more room than at the decision.
-- Events may be lost, repeated or late. The table in stages.py has the effect of each event. An event without a row is illegal.
+- An allocation belongs to a key. The containers of the key use it one after the other. None of them may start while another still runs.
+- The allocation is released after two conditions are met: the runtime has removed all containers of the key, and the agent has then seen
+  their cgroups without processes.
+- A container that wasn't placed when it was created may not start. Containers that started without a call to the agent are found in the
+  list of NRI's call Synchronize. The list is complete, so containers that aren't in it count as removed.
+- kubelet repeats a refused request again and again, so the refusal is stored with the request. It is dropped when the request changes, when
+  kubelet reports other data of the pod, when the pod is removed, and on `nodeagent retry`. With `retryRefused: room`, a refusal for lack of
+  resources is also dropped once there is more room.
+- Events can be lost, repeated or late. A table in stages.py gives the effect of each event. An event that isn't in the table is illegal.
 
-The registry makes no decision on CPUs. For each `Decide`, the managers decide, and `record_decision` stores the result.
+The registry doesn't choose CPUs. For each `Decide`, the managers decide, and `record_decision` stores the result.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -57,7 +58,7 @@ from nodeagent.core.model.runtime_containers import (
 from nodeagent.errors import printable
 
 _MAX_NAME = 63
-"""Longest name of a container in a message, in characters. Kubernetes allows no longer names."""
+"""Maximum length of a container name in a message. Kubernetes doesn't permit longer names."""
 
 _EVENTS = {
     Event.CREATE_CONTAINER: ContainerEvent.CREATE,
@@ -74,7 +75,7 @@ _LISTED = {
     ContainerState.STOPPED: ContainerEvent.LISTED_STOPPED,
 }
 _DESCRIBING = frozenset({ContainerEvent.CREATE, ContainerEvent.SEEN_RUNNING, *_LISTED.values()})
-"""Events that report the data of a container's pod and cgroup again."""
+"""Events that come with the full data of the container, including its pod and cgroup."""
 
 _DENIALS = {
     ContainerEvent.CREATE: "has already started, or the container or its pod has been stopped; the kubelet creates another container",
@@ -83,7 +84,7 @@ _DENIALS = {
         "another container (see `nodeagent inspect`)"
     ),
 }
-"""Texts of denials, each to follow the container's name."""
+"""Text of the denial for each event that can be denied. It follows the container's name."""
 
 
 class Stepped(Struct, frozen=True):
@@ -92,7 +93,7 @@ class Stepped(Struct, frozen=True):
 
     @property
     def is_illegal(self) -> bool:
-        """Whether the event was illegal. An illegal event changes nothing."""
+        """Whether the event was illegal and therefore changed nothing."""
         return any(isinstance(one, CountIllegal) for one in self.todo)
 
 
@@ -102,14 +103,14 @@ def apply_event(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey] = (),
 ) -> Stepped:
-    """Return the registry after an event, and the instructions that follow from the event.
+    """Apply an event. Return the new registry, and the instructions that follow from the event.
 
     Args:
         registry: the registry before the event.
         what: the event.
-        wanted: desired placement of the containers of each key with an allocation. Only lists of containers need the placement, because the
-            listed containers are compared with it, not with earlier reports.
-        due: keys whose refusals don't count any more, because there is more room than when they were refused.
+        wanted: the desired placement of each key that has an allocation. It is needed only for lists of containers, which are compared with
+            it.
+        due: keys whose stored refusals are ignored, because there is more room than at the refusal.
     """
     match what:
         case Synchronized():
@@ -137,16 +138,17 @@ def apply_event(
 
 
 def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
-    """Store the decision on a container. The decision also applies to running, unplaced containers of its key with the same request.
+    """Store the decision on a container's request, and return the instructions that follow. The decision also applies to running containers
+    of the same key with the same request that aren't placed.
 
-    A container that is refused before its start is removed from the registry. A running container stays in it. After a refused update,
-    the container keeps its allocation.
+    If a container is refused before its start, it is removed from the registry. A running container stays, and keeps its allocation if only
+    an update was refused.
 
     Args:
         registry: the registry before the decision.
-        key: the container's key.
-        container_id: the container.
-        refusal: the reason of the refusal. None means that the request was allocated.
+        key: pod UID and name of the container.
+        container_id: ID of the container.
+        refusal: the reason of the refusal. None means that the request was granted.
     """
     entry = registry.entry(key)
     made = entry.find(container_id)
@@ -208,7 +210,7 @@ def _apply_call(registry: Registry, call: Call, due: Collection[ContainerKey]) -
 
 
 def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
-    """Record that none of a pod's containers will run again. Their allocations are then released even before the runtime removes the
+    """Record that the containers of a pod will never run again. Their allocations can then be released before the runtime removes the
     containers.
     """
     ended = (
@@ -221,9 +223,7 @@ def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
 def _apply_to_containers(
     entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
 ) -> KeyEntry:
-    """Apply an event to some of a key's containers, and return the key's entry. By the table, this event is legal in every condition, and
-    only changes the stage.
-    """
+    """Apply an event to some containers of a key. The event must be legal in every condition, and its only effect must be another stage."""
     made = list(entry.made)
     for position, one in enumerate(made):
         if applies(one):
@@ -235,8 +235,8 @@ def _apply_to_containers(
 
 
 def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Decide on the pod-level amounts by means of one placed container of the pod. The runtime makes separate calls for the amounts of
-    the containers.
+    """Return the instruction to decide on changed pod-level amounts, by means of one placed container of the pod. Changed amounts of the
+    containers themselves come in separate calls.
     """
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
@@ -247,24 +247,26 @@ def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
 
 
 class _ContainerReport(Struct, frozen=True):
-    """An event of one container, and the data that it reports."""
+    """Event of one container, with the data that the runtime reports."""
 
     event: ContainerEvent
     key: ContainerKey
     sandbox: Sandbox
     container: NriContainer
     change: NriResources = NriResources()
-    """Amounts that an update changes."""
+    """Values that an update is about to change."""
     wanted: WantedPlacement | None = None
-    """Desired placement of the container, if the event lists all containers. None means that nothing is allocated to it."""
+    """Desired placement of the container, which is given only for events from lists of containers. None means that nothing is allocated to
+    the container's key.
+    """
     is_due: bool = False
-    """Whether there is more room now than when the key was refused."""
+    """Whether an earlier refusal is ignored, because there is more room now."""
 
 
 def _apply_transition(
     registry: Registry, entry: KeyEntry, report: _ContainerReport
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Apply an event by the table of stages.py. Return the key's entry after the event, and the instructions."""
+    """Apply an event to a container by the table in stages.py. Return the new entry of the container's key, and the instructions."""
     before = entry.find(report.container.id)
     transition = find_transition(before, report.event)
     if transition is None:
@@ -291,7 +293,7 @@ def _apply_transition(
 
 
 def _update_container(report: _ContainerReport, stage: Stage, before: MadeContainer | None) -> MadeContainer:
-    """Return the container at its next stage, with the request and cgroup that the event reports."""
+    """Return the container in its new stage, with the request and cgroup that the event reports."""
     sandbox, container = report.sandbox, report.container
     asked = Asked.of(sandbox, container) if before is None or report.event is ContainerEvent.CREATE else before.asked
     if report.event is ContainerEvent.UPDATE:
@@ -310,7 +312,9 @@ def _update_container(report: _ContainerReport, stage: Stage, before: MadeContai
 
 
 def _count_illegal(report: _ContainerReport) -> tuple[Todo, ...]:
-    """Count an illegal event. If the runtime waits for an answer to a creation or start, deny it."""
+    """Return the instruction to count an illegal event. If the runtime waits for permission to create or start the container, add a
+    denial.
+    """
     count = CountIllegal(report.event)
     return (count, _deny(report)) if report.event in _DENIALS else (count,)
 
@@ -321,8 +325,8 @@ def _deny(report: _ContainerReport) -> Refuse:
 
 
 def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a new container if its key already has the requested amounts allocated. Otherwise repeat an earlier refusal of the same
-    request. If there is none, request a decision.
+    """Place a container that is being created, if exactly its request is already allocated to its key. If the same request was refused
+    before, refuse it again. In all other cases, ask for a decision.
     """
     if refusal is not None and not (refusal.is_of_update or refusal.is_deferred):
         return entry, (Refuse(entry.key, made.id, refusal.reason, is_first=False),)
@@ -334,8 +338,8 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Place a container, refuse the change of its amounts, or request a decision on the change. The container keeps its allocation until
-    the decision.
+    """Handle an update of a container: place it if its key has an allocation for these amounts, refuse the update if it was refused before,
+    or ask for a decision. Until then, the container keeps its allocation.
     """
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
@@ -347,10 +351,10 @@ def _offer_change(
 def _compare(
     entry: KeyEntry, made: MadeContainer, report: _ContainerReport, refusal: RefusedKey | None, *, counts: bool
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Compare a listed container with the allocation of its key.
+    """Compare the values of a listed container with the allocation of its key.
 
-    An unknown container on its allocated CPUs was placed by the agent before the agent's last start. An unknown container on other CPUs,
-    if it was never allowed to start, has started without a call to the agent.
+    If the agent didn't know the container but it has the allocated CPUs, an earlier run of the agent placed it. On other CPUs, the
+    container has started without a call to the agent, unless it was permitted to start.
     """
     key, wanted = entry.key, report.wanted
     has_wanted = wanted is not None and has_wanted_values(report.container.resources, wanted)
@@ -368,7 +372,9 @@ def _compare(
 
 
 def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
-    """Forget removed containers whose cgroups have no processes, and release the allocation of each key that has no other containers."""
+    """Forget removed containers whose cgroups have no processes. Return instructions to release the allocations of keys that have no other
+    containers.
+    """
     left, todo = [], []
     for entry in registry.entries:
         made = tuple(one for one in entry.made if one.stage is not Stage.REMOVED or one.id in populated)
@@ -380,7 +386,7 @@ def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
 
 
 def _decide_unplaced(registry: Registry, keys: Collection[ContainerKey]) -> Iterator[Decide]:
-    """Yield the instructions to decide on those running containers of these keys that were never placed."""
+    """Yield an instruction to decide on each running container of these keys that isn't placed."""
     for entry in registry.entries:
         if entry.key in keys:
             for made in entry.made:
@@ -418,8 +424,8 @@ def _look(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> Stepped:
-    """Handle a list of the running containers, to find containers that started without a call to the agent. Unlisted pods stay unchanged,
-    because a later event reports or removes them.
+    """Apply a list of the running containers, which shows containers that started without a call to the agent. Pods that aren't in the list
+    stay unchanged, because other events report their end.
     """
     pods = {sandbox.id: sandbox for sandbox in found.sandboxes}
     entries = {entry.key: entry for entry in registry.entries}
@@ -446,7 +452,7 @@ def _compare_listed(
     wanted: Mapping[ContainerKey, WantedPlacement],
     due: Collection[ContainerKey],
 ) -> tuple[Todo, ...]:
-    """Apply the event of a listed container to its entry in `entries`. Return the instructions."""
+    """Apply a list's event for one container, and change its entry in `entries`. Return the instructions."""
     key = ContainerKey.of(sandbox, container)
     report = _ContainerReport(event, key, sandbox, container, wanted=wanted.get(key), is_due=key in due)
     entries[key], todo = _apply_transition(registry, entries.get(key) or KeyEntry(key), report)
@@ -454,19 +460,19 @@ def _compare_listed(
 
 
 def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """For each key, keep only the last of the decisions, which concerns the newest container."""
+    """Drop all decisions on a key except the last, because that one concerns the newest container."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
 
 
 def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
-    """Whether a container already has the desired CPUs and memory nodes, according to the runtime."""
+    """Return whether a container has its desired CPUs and memory nodes, by the runtime's report."""
     return bool(wanted.cpus) and has.cpus == wanted.cpus and (not wanted.mems or has.mems == wanted.mems)
 
 
 def _replace_sandboxes(registry: Registry, sandboxes: Iterable[Sandbox], stopped: Collection[str] = ()) -> Registry:
-    """Replace the known sandboxes, and forget the data of all other pods."""
+    """Set the known sandboxes. Refusals and kubelet's data are dropped for pods that aren't among them."""
     known = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in sandboxes)
     return _forget_removed_pods(replace(registry, sandboxes=tuple(sorted(known, key=lambda pod: pod.id))))
 
@@ -478,8 +484,8 @@ def _forget_removed_pods(registry: Registry) -> Registry:
 
 
 def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Store kubelet's data about the pods. If a pod's data has changed, drop the pod's stored refusals, so that the next request gets a
-    new decision.
+    """Store kubelet's data about pods. If the data of a pod has changed, drop its stored refusals, so that the agent makes a new decision
+    on the next request.
     """
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
@@ -501,14 +507,14 @@ def _add_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
 
 
 def _replace_container(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
-    """Replace a container of the key. If the key doesn't have the container yet, add the container at the end."""
+    """Replace the container with this ID in the entry of its key, or append it."""
     if entry.find(made.id) is not None:
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
 
 
 def _replace_entry(registry: Registry, entry: KeyEntry) -> Registry:
-    """Replace a key's entry, or remove it if it has neither containers nor an allocation."""
+    """Replace the entry of a key. An entry that has neither containers nor an allocation is removed."""
     others = [one for one in registry.entries if one.key != entry.key]
     if entry.made or entry.is_held:
         others.append(entry)
@@ -516,10 +522,10 @@ def _replace_entry(registry: Registry, entry: KeyEntry) -> Registry:
 
 
 def has_any(registry: Registry) -> bool:
-    """Whether the registry has any data of a runtime."""
+    """Return whether the registry contains any data."""
     return bool(registry.entries or registry.refused or registry.sandboxes)
 
 
 def awaits_end(registry: Registry) -> bool:
-    """Whether an allocation is still kept because the removed container's cgroup hasn't been seen without processes."""
+    """Return whether the cgroup of a removed container may still have processes, so that the container's allocation isn't released yet."""
     return any(made.stage is Stage.REMOVED for entry in registry.entries for made in entry.made)

@@ -1,4 +1,4 @@
-"""Pods and containers as last reported by the runtime, by the runtime's IDs."""
+"""Latest reports of a container runtime about its pods and containers, by the runtime's IDs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,9 @@ from nodeagent.core.model.runtime_containers import Registry
 
 
 class RuntimeReport(Struct, frozen=True):
-    """Latest reports of a runtime. The value is immutable, so a turn can keep a copy."""
+    """Pods and containers as the runtime last reported them, by ID. The value is immutable, so each turn of the agent uses a fixed
+    version.
+    """
 
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({})
     containers: Mapping[str, NriContainer] = MappingProxyType({})
@@ -21,7 +23,7 @@ class RuntimeReport(Struct, frozen=True):
         return cls(MappingProxyType(dict(sandboxes)), MappingProxyType(dict(containers)))
 
     def after(self, what: Happening) -> "RuntimeReport":
-        """Return the reports after an event. The event Synchronize replaces all reports."""
+        """Return the reports after an event. NRI's call Synchronize replaces all of them."""
         match what:
             case Synchronized(sandboxes, containers):
                 return self.of({one.id: one for one in sandboxes}, {one.id: one for one in containers})
@@ -35,7 +37,7 @@ class RuntimeReport(Struct, frozen=True):
                 return self
 
     def known_to(self, registry: Registry) -> "RuntimeReport":
-        """Return the reports without the pods and containers that the registry no longer has."""
+        """Return a copy without the pods and containers that the registry has forgotten."""
         ids = {made.id for entry in registry.entries for made in entry.made}
         pods = {one.id for one in registry.sandboxes}
         if self.containers.keys() <= ids and self.sandboxes.keys() <= pods:

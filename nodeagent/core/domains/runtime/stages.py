@@ -1,8 +1,8 @@
-"""Table of the effects of each event on a container of a runtime.
+"""Table of the effects that each event has on a container of a container runtime, by the container's condition.
 
-An event that is missing in a condition's row is illegal in this condition, because it is late or out of order. An illegal event is
-counted and changes nothing. An illegal creation or start is denied. The agent then lists the runtime's containers. A single event
-therefore never marks an ended or unknown container as running. Only a list of containers (Synchronize, or the agent's own query) does.
+An event that isn't listed for a condition is late or out of order, and therefore illegal. The agent counts it, changes nothing, denies it
+if it is a creation or a start, and then lists the runtime's containers. Only such a list, and never a single event, can turn an ended or
+unknown container into a running one.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from nodeagent.core.model.runtime_containers import MadeContainer, Stage
 
 
 class Condition(Enum):
-    """Stage of a container, and whether the container is placed, that is, has the allocation of its key."""
+    """Condition of a container: its stage, and whether it is placed, which means that it uses the allocation of its key."""
 
     UNKNOWN = "unknown"
     CREATED = "created"
@@ -26,27 +26,31 @@ class Condition(Enum):
 
 class ContainerEvent(StrEnum):
     CREATE = "create"
-    """Event: the runtime is about to create the container."""
+    """The runtime is about to create the container."""
     START = "start"
-    """Event: the container's first process waits to start."""
+    """The first process of the container waits for permission to start."""
     UPDATE = "update"
-    """Event: the runtime is about to change a container's amounts."""
+    """The runtime is about to change the container's amounts."""
     STOP = "stop"
     REMOVE = "remove"
     POD_END = "pod_end"
-    """Event: the container's pod was stopped or removed."""
+    """The runtime has stopped or removed the container's pod."""
     SEEN_RUNNING = "seen_running"
-    """Event: the container is in a list of running containers. Containers missing from this list may still be in preparation."""
+    """The container is in a list of running containers that the agent requested. Containers that aren't in the list may still be in
+    preparation.
+    """
     LISTED_CREATED = "listed_created"
-    """Event: Synchronize lists the container in the state "created". The next two members stand for other states in the same way."""
+    """NRI's call Synchronize lists the container as created. The events `LISTED_RUNNING` and `LISTED_STOPPED` have corresponding
+    meanings.
+    """
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
-    """Event: Synchronize doesn't list the container."""
+    """NRI's call Synchronize doesn't list the container."""
 
 
 class Effect(Enum):
-    """Effect of a legal event on the registry, besides the new stage."""
+    """Effect of a legal event, in addition to the container's new stage."""
 
     NOTHING = "nothing"
     OFFER = "place the container if its key has the requested amounts allocated; else repeat a refusal of this request, or decide on it"
@@ -60,7 +64,7 @@ class Effect(Enum):
 
 
 Transition = tuple[Stage | None, Effect]
-"""Stage after the event, and the effect of the event. If the stage is None, the container stays unknown."""
+"""New stage of the container, and effect of the event. If the stage is None, the container isn't entered in the registry."""
 
 _C, _E, _S = Condition, ContainerEvent, Stage
 _ENDS: dict[ContainerEvent, Transition] = {
@@ -148,5 +152,5 @@ def condition_of(made: MadeContainer | None) -> Condition:
 
 
 def find_transition(made: MadeContainer | None, event: ContainerEvent) -> Transition | None:
-    """Return the row of the table. None means that the event is illegal in the container's condition."""
+    """Return the new stage and the effect of an event. None means that the event is illegal in the container's condition."""
     return TABLE[condition_of(made)].get(event)

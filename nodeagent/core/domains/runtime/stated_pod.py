@@ -1,5 +1,5 @@
-"""Data about a pod that NRI doesn't report. It comes from the pod's annotations and from kubelet. The names and notation of annotations
-are in formats/runtime.
+"""Data about a pod that NRI lacks, from the pod's annotations and from kubelet's pods API. formats/runtime defines the notation of the
+annotations.
 """
 
 from msgspec import Struct
@@ -12,50 +12,52 @@ from nodeagent.core.model.pod import ContainerKind, ResourceRequirements, Resour
 class StatedContainer(Struct, frozen=True):
     name: str
     kind: ContainerKind | None = None
-    """Kind of the container. None means that the kind isn't stated. The same holds for `requests` and `limits`."""
+    """Kind of the container. None means that neither an annotation nor kubelet states it."""
     requests: Resources | None = None
-    """All requests. A resource that is neither in `requests` nor in `limits` isn't requested."""
+    """Complete list of requests. None means that neither annotations nor kubelet state them. A resource without a request here has its
+    limit as the request.
+    """
     limits: Resources | None = None
-    """All limits."""
+    """Complete list of limits. None means that neither annotations nor kubelet state them."""
     exclusive_cpus: int | None = None
     interrupts: tuple[str, ...] = ()
     near: tuple[str, ...] | None = None
     devices: tuple[tuple[str, int], ...] = ()
-    """Numbers of requested devices that the agent allocates, by resource."""
+    """Numbers of devices that the agent should allocate, by extended resource."""
     is_kubelets: bool = False
-    """Whether the kind and the amounts come from kubelet."""
+    """Whether kubelet's pods API is the source of the kind and the amounts."""
 
 
 class StatedPod(Struct, frozen=True):
     containers: tuple[StatedContainer, ...] = ()
-    """Containers in the pod's order (init containers and sidecars first) if all are named, otherwise sorted by name."""
+    """Containers in the pod's order, init containers and sidecars first. If `names_all` is False, they are sorted by name."""
     names_all: bool = False
-    """Whether `containers` lists all containers of the pod."""
+    """Whether `containers` is the complete list of the pod's containers."""
     is_isolated: bool = False
     numa_node: int | None = None
     core_class: str | None = None
     preferred_core_class: str | None = None
     near: tuple[str, ...] = ()
-    """Devices that containers ask to be near if they don't name other devices."""
+    """Devices near which the pod's containers should be placed, unless a container names other devices."""
     resources: ResourceRequirements | None = None
-    """Pod-level resources. None means that the pod has none, or that they aren't stated."""
+    """Resources of the pod as a whole (`spec.resources`). None means that there are none, or that kubelet hasn't reported them."""
     overhead: Resources = Resources()
     is_kubelets: bool = False
-    """Whether the list of containers comes from kubelet."""
+    """Whether kubelet's pods API is the source of the list of containers."""
 
     def container(self, name: str) -> StatedContainer:
         return next((stated for stated in self.containers if stated.name == name), StatedContainer(name))
 
 
 def add_kubelet_data(stated: StatedPod, pod: KubeletPod | None) -> StatedPod:
-    """Replace the annotations' values by kubelet's values where kubelet has reported them. The scheduler counts the amounts that kubelet
-    reports.
+    """Replace the data from annotations by kubelet's data, where kubelet has reported any. kubelet's amounts take precedence, because the
+    scheduler counts them.
 
-    Annotations only copy these amounts. Annotations without a counterpart in kubelet's data stay.
+    Annotations for which kubelet has no counterpart, such as `near`, stay in effect.
 
     Args:
-        stated: the pod as described by its annotations.
-        pod: kubelet's pod. None means that kubelet has reported nothing.
+        stated: the pod as its annotations describe it.
+        pod: the pod as kubelet's pods API reports it. None means that there is no report.
     """
     if pod is None:
         return stated
