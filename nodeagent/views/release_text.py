@@ -55,7 +55,7 @@ def format_plan(plan: Document) -> list[str]:
 
 
 def format_events(before: NodeState, after: NodeState, uids: Collection[str], now_ms: int) -> Iterator[str]:
-    """Compare two successive states of the node, and yield one line for each thing that happened to the pods in between."""
+    """Compare two successive states of the node, and yield one line for each event of the pods in between."""
     for old in before.entries:
         if old.pod.uid not in uids or not old.is_active:
             continue

@@ -56,7 +56,7 @@ def install(options: argparse.Namespace, files: Sequence[PodFile], words: Sequen
     """Install manifests, report the results for their pods, and return the exit status.
 
     Args:
-        options: the parsed options `force`, and those for waiting, output and the agent.
+        options: the parsed command line, with `force` and the options for waiting, output and the agent.
         files: the manifests to install.
         words: the command line as typed, for a hint that repeats it.
 

@@ -241,7 +241,7 @@ class _Candidate(Struct, frozen=True):
     hint: str
     """Next step for the user if the configuration is invalid."""
     is_text: bool = True
-    """Whether errors contain line numbers. For a captured configuration, they would mean nothing, because its text is generated."""
+    """Whether errors contain line numbers. For a captured configuration, line numbers would mean nothing, because its text is generated."""
 
 
 def _find_candidate(options: argparse.Namespace) -> _Candidate:

@@ -52,7 +52,7 @@ def uninstall(options: argparse.Namespace, choose: Choose, typed: Sequence[str])
     """Remove manifests, report the pods that end, and return the exit status.
 
     Args:
-        options: the parsed options for waiting, output and the agent.
+        options: the parsed command line, with the options for waiting, output and the agent.
         choose: a function that returns the pods or files to remove.
         typed: the command line as typed, for a hint that repeats it.
 

@@ -1,4 +1,4 @@
-"""`nodeagent exec`: runs a command in a container's cgroup. Already the command's first instruction runs on the container's CPUs."""
+"""`nodeagent exec`: runs a command in a container's cgroup. From its first instruction, the command runs on the container's CPUs."""
 
 import argparse
 import os

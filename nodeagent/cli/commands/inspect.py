@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_compared(document: Document) -> None:
-    """Check that the allocated values were compared with actual values. A copy of a node is excepted, because it may lack the actual
+    """Check that the allocated values were compared with actual values. A copy of a node isn't checked, because it may lack the actual
     values.
 
     Raises:

@@ -327,8 +327,8 @@ def run_plain(options: PlainOptions) -> NoReturn:
 
 
 def explain_failure(err: NodeAgentError, options: PlainOptions | argparse.Namespace) -> NodeAgentError:
-    """Return the error to report for a job that failed. A refusal is explained on stderr before, and an invalid value of an option becomes
-    a usage error.
+    """Return the error to report for a job that failed. A refusal is first explained on stderr, and an invalid value of an option becomes a
+    usage error.
     """
     if isinstance(err, JobRefusedError):
         sys.stderr.write(_explain_refusal(options))
@@ -646,8 +646,8 @@ def _make_quiet(answer: Mapping[str, Any], options: PlainOptions | argparse.Name
 
 
 def _join_settings(names: Sequence[str]) -> str:
-    """Join the names of settings with commas. A setting of single CPUs is listed once, with its CPUs as ranges, because there may be
-    hundreds of them.
+    """Join the names of settings with commas. A setting that exists once per CPU is listed once, with its CPUs as ranges, because there may
+    be hundreds of CPUs.
     """
     from nodeagent.core.model.idset import CpuSet
 

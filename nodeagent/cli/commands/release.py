@@ -191,7 +191,7 @@ class _ReleaseReport:
             self.say(f"then: {that} removed")
 
     def problem(self, err: NodeAgentError) -> None:
-        """Report the error because of which the pods are unknown."""
+        """Report the error that prevents the command from finding the pods."""
         self._problem = err
         self.say(f"no saved state can be used: {err.message}", f"next: {err.hint}")
 

@@ -21,7 +21,7 @@ from nodeagent.views.wording.reservations import render_reservations
 
 
 class ReserveError(NodeAgentError):
-    """There is no user with the name that the command line contains."""
+    """There is no user with the given name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

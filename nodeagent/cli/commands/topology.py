@@ -116,8 +116,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find_device_owners(args: argparse.Namespace) -> "OwnersByAddress":
-    """Return the owners of devices by PCI address. The result is empty if the owners are unknown, for a reason that `_find_cpu_owners`
-    reports.
+    """Return the owners of devices by PCI address. If the owners are unknown, the result is empty, and `_find_cpu_owners` reports the
+    reason.
     """
     from nodeagent.views.topology.devices import find_device_owners
 
@@ -183,7 +183,9 @@ def _format_resource_slices(args: argparse.Namespace) -> str:
 
 
 def _find_node_name(known: NodeView, why: str) -> str:
-    """Return the name under which kubelet would register the node. `why` says in the error for a missing name what needs it."""
+    """Return the name under which kubelet would register the node. If the name is unknown, the error contains `why`, which says what needs
+    the name.
+    """
     if not known.hostname:
         raise SourceError(
             f"the node's name is unknown, but {why}",
@@ -193,8 +195,8 @@ def _find_node_name(known: NodeView, why: str) -> str:
 
 
 def _find_cpu_owners(args: argparse.Namespace, topology: Topology) -> dict[int, str] | None:
-    """Return the owner of each CPU as a label. If the owners are unknown, return None, and print the reason to stderr where it helps the
-    user.
+    """Return the label of each CPU's owner. None means that the owners are unknown. The reason is then printed to stderr, unless the node
+    has no agent, no saved state and no configuration.
     """
     if args.topology is None:
         try:

@@ -1,5 +1,5 @@
-"""Command of a job that runs as a child process. The parent waits for the child, passes signals on, and ends with the exit status or signal
-of the child.
+"""Command of a job, run as a child process. The parent waits for the child, passes signals on, and ends with the exit status or signal of
+the child.
 """
 
 import os

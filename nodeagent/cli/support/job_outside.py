@@ -1,7 +1,7 @@
 """`nodeagent job` with `--until-free`, `--max-time` or `--reservation`. The calling process waits outside of the job, because a process
 inside the job can't tell when the job's CPUs are free, or that the job's time was over.
 
-The job's owner is the command, a child of the calling process. As every job, the job ends with its owner.
+The job's owner is the command, a child of the calling process. Like every job, the job ends with its owner.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ def stay_outside(socket: str, *, until_free: bool) -> tuple[int | None, int]:
 
     Returns:
         In the child, None and the pipe for `tell_outside`. In the parent, the exit status and -1. The exit status is the command's, or 124
-            if the job's time was over. If a signal ended the command, the parent ends itself by the same signal instead.
+        if the job's time was over. If a signal ended the command, the parent doesn't return, but ends itself by the same signal.
     """
     job, to_outside = os.pipe()  # execve closes both ends
     outside, before = os.getpid(), block_signals()
@@ -71,8 +71,8 @@ def _end_with(outside: int, to_outside: int) -> None:
     executed.
 
     Without this signal, a job in the queue would stay there after the waiting process was killed, and run later although nobody waits for
-    it. The kernel sends the signal because the waiting process is the pipe's only reader. execve closes this process's end of the pipe, and
-    so ends this effect.
+    it. The kernel sends the signal when the pipe loses its only reader, the waiting process. After execve, which closes this process's end
+    of the pipe, no signal is sent.
     """
     fcntl.fcntl(to_outside, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(to_outside, fcntl.F_SETFL, os.O_ASYNC)

@@ -429,7 +429,9 @@ def write_changes(changes: Iterable[FileChange], hint: str) -> None:
 
 
 def format_unwritable_hint(place: ManifestPlace, *command: str) -> str:
-    """Return the next step for a user whose command can't write or remove manifests. `command` contains the words to repeat as root."""
+    """Return the next step for a user whose command can't write or remove manifests. `command` is the command line, which the user may have
+    to repeat as root.
+    """
     directory = place.directory if Path(place.directory).is_dir() else str(Path(place.directory).parent)
     quoted = shlex.quote(directory)
     if os.geteuid() != 0:

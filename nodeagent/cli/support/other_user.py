@@ -83,8 +83,8 @@ def _can_inject() -> bool:
 
 
 def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
-    """Fork a child whose given streams are a new terminal, and copy between this terminal and the old one. Return None in the child, and
-    the child's exit status in the parent.
+    """Fork a child that has a new terminal in place of the given streams, and copy input and output between the new and the old terminal.
+    Return None in the child, and the child's exit status in the parent.
     """
     try:
         master, slave = os.openpty()

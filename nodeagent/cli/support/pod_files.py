@@ -80,7 +80,7 @@ def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
 
 
 def read_pod_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
-    """Read manifests, sorted by file name as in the agent, with the documents of a file in their order.
+    """Read manifests in the order in which the agent reads them: sorted by file name, and the documents of a file in their order.
 
     Args:
         paths: the paths of files, pipes and directories.

@@ -48,14 +48,14 @@ def subtract_cpu_times(first: FileTexts, last: FileTexts) -> dict[int, dict[str,
 
 
 def find_busy_us(first: FileTexts, last: FileTexts, cpus: CpuSet, own_us: int) -> int | None:
-    """Return how long tasks of others ran on the job's CPUs. None means that the time is unknown.
+    """Return how long tasks that don't belong to the job ran on the job's CPUs. None means that the time is unknown.
 
     The scheduler's run times are exact, but don't include the time of a task that has not left its CPU yet. The CPUs' non-idle time
-    includes such a task, but is imprecise. From the non-idle time, its largest possible error is subtracted, and the larger of the two
-    values is returned.
+    includes such a task, but is imprecise. The function therefore returns the larger of both, after it has subtracted the largest possible
+    error from the non-idle time.
 
-    Run times include interrupts and steal during a task. Some kernels leave these out of the job's own time (IRQ_TIME_ACCOUNTING,
-    PARAVIRT_TIME_ACCOUNTING), so interrupts and steal are subtracted from the run times.
+    Run times include interrupts and steal time during a task. Some kernels leave these out of the job's own time (IRQ_TIME_ACCOUNTING,
+    PARAVIRT_TIME_ACCOUNTING), so they are subtracted from the run times.
     """
     was, now = (parse_job_usage(None, None, None, texts.files.get(SCHEDSTAT)).run_ns for texts in (first, last))
     by_idle_us = _find_busy_us_by_idle(first, last, cpus, own_us)
@@ -85,8 +85,8 @@ def find_throttled_us(first: FileTexts, last: FileTexts, cpus: CpuSet) -> tuple[
     """Return how long the most restrictive quota kept the job off its CPUs, and the cgroup with that quota. None means that the time is
     unknown.
 
-    The cgroup is given as a path below the mount point, and is empty for the job's own cgroup. The counter of a parent cgroup includes time
-    of other tasks on other CPUs, so this time is limited to the time in which the job didn't run.
+    The cgroup is given as a path below the mount point, and is empty for the job's own cgroup. The counter of a parent cgroup also counts
+    other tasks on other CPUs. Its increase is therefore limited to the time in which the job didn't run.
     """
     found = {}
     was_us, now_us = (texts.counters(CPU_STAT).get("usage_usec", 0) for texts in (first, last))
@@ -158,7 +158,7 @@ def measure_interval(
 
 
 def halve_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Merge neighbouring intervals in pairs. A long run thereby never has more intervals than the fixed maximum."""
+    """Merge neighbouring intervals in pairs, so that the number of intervals stays limited even in a long run."""
     return tuple(_join(*intervals[index : index + 2]) for index in range(0, len(intervals), 2))
 
 

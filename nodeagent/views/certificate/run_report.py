@@ -67,7 +67,7 @@ class OtherTasks(Struct, frozen=True):
     is_complete: bool
     """Whether the kernel counted the time of every task on these CPUs."""
     reasons: Mapping[str, str] = {}
-    """Reasons why values are unknown, by the field of the report."""
+    """Reasons why values are unknown, by the name of the report's field."""
     counted_us: int = 0
     """Time during which the kernel counted tasks, in microseconds. It is slightly longer than the run."""
 
@@ -283,7 +283,7 @@ def _judge_drops(khz: Iterable[tuple[int, int]]) -> MeasuredRate | None:
 
 
 def _find_limits(seen: RunObservation, cpus: CpuSet) -> list[tuple[int, int]]:
-    """Return the frequency limits at the start and at the end. A CPU is left out unless both limits are known."""
+    """Return each CPU's frequency limits at the start and at the end. A CPU is left out unless both limits are known."""
     pairs = (
         [texts.number(frequency_file(cpu, "scaling_max_freq")) for texts in (seen.first, seen.last)] for cpu in cpus
     )

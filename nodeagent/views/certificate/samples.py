@@ -13,11 +13,11 @@ BUSY_NS = 250_000_000
 """Minimum time, in nanoseconds, between two samples from which a CPU's load is computed. With a shorter time, the load would be inexact,
 because /proc/stat has a precision of only 10 ms.
 
-At the start of a run, samples are taken more often than this, and governors are still raising the frequency.
+Samples at the start of a run are closer together than this. Their frequencies aren't used, because governors are still raising the
+frequency then.
 """
 _BUSY_PER_MILLE = 900
-"""Minimum share of the time, in thousandths, for which a CPU must be busy between two samples. The frequencies of other CPUs are ignored.
-"""
+"""Minimum share of the time between two samples, in thousandths, for which a CPU must be busy for its frequency to be used."""
 _MOST_INTERVALS = 128
 
 

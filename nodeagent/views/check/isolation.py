@@ -78,7 +78,7 @@ def check_interrupts(facts: NodeFacts) -> CheckResult:
 
 
 def _find_pod_cpus(facts: NodeFacts) -> CpuSet:
-    """Return the CPUs that pods can get exclusively, if whole cores are reserved. Siblings of reserved CPUs are therefore left out."""
+    """Return the CPUs that pods could get exclusively if whole cores were reserved. Siblings of reserved CPUs are therefore left out."""
     return facts.topology.online - find_whole_cores(facts.topology, facts.reserved)
 
 

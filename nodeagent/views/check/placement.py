@@ -252,8 +252,8 @@ def _sum_pages(node: NumaNode) -> int:
 
 
 def _find_reservable_bytes(node: NumaNode) -> int:
-    """Return how many bytes of the node's memory the configuration can safely reserve: the memory that isn't in huge pages, rounded down to
-    64 MiB, minus about 64 MiB.
+    """Return how many bytes of the node's memory the configuration can safely reserve: the memory that isn't in huge pages, minus 64 MiB,
+    rounded down to a multiple of 64 MiB.
 
     The margin is needed because the kernel may find slightly less memory after a reboot.
     """
@@ -287,7 +287,9 @@ def _format_reservation(facts: NodeFacts, nodes: list[NumaNode]) -> str:
 
 
 def _format_reserving(facts: NodeFacts) -> str:
-    """Name the configuration fields that reserve CPUs, followed by a verb, such as `reservedSystemCPUs has`."""
+    """Format the beginning of a sentence, such as `reservedSystemCPUs has`, that names the configuration fields by which
+    CPUs are reserved.
+    """
     assert facts.config is not None
     amounts = {"systemReserved": facts.config.system_reserved, "kubeReserved": facts.config.kube_reserved}
     fields = [name for name, amount in amounts.items() if amount.get(CPU)]

@@ -25,7 +25,7 @@ class Level(enum.Enum):
     WARNING = "warning"
     """Level of a result that makes pods slower or less isolated than they could be."""
     FAILURE = "failure"
-    """Level of a problem that prevents the agent from working, or of another program that reverts the agent's settings."""
+    """Level of a problem because of which the agent can't work, or another program reverts the agent's settings."""
     UNKNOWN = "unknown"
     """Level of a check whose result is unknown, because a file that it needs is missing or unreadable."""
 
@@ -72,7 +72,7 @@ class NodeFacts(Struct, frozen=True):
     settings: Settings = field(default_factory=Settings)
     config: Config | None = None
     rules: NodeRules | None = None
-    """Rules of the node: its managers, as configured. None means that the configuration is missing or doesn't fit the machine."""
+    """Rules of the node, made from the configuration. None means that the configuration is missing or doesn't fit the machine."""
     config_problem: str | None = None
     """Reason why `config` and `rules` are None. None means that the configuration is valid for the machine."""
     config_is_missing: bool = False

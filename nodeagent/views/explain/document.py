@@ -49,7 +49,7 @@ class ExplainedPod(Struct, frozen=True):
     remedies: Remedies = Remedies()
     """Changes with which a refused pod would be admitted."""
     entry: PodEntry | None = None
-    """The pod's entry in the state. None means that only a trial decision was made, for a manifest."""
+    """The pod's entry in the state. None means that the pod is from a manifest, and that only a trial decision was made on it."""
     reproduced: bool | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -202,8 +202,8 @@ def _describe_pod(
 
 
 def _describe_near(explained: ExplainedPod) -> list[Document]:
-    """Describe the devices that the pod wants its CPUs to be near, by name. Null addresses mean that the machine's devices
-    weren't scanned.
+    """Describe, by name, the devices that the pod wants its CPUs to be near. The addresses are null if the machine's devices weren't
+    scanned.
     """
     there = explained.before.managers.providers.devices
     found = []

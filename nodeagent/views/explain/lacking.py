@@ -29,7 +29,7 @@ class RefusedDecision(Struct, frozen=True):
     """Node before the decision, reduced to the resources that the pod may get."""
     trace: Trace
     promises: Promises
-    """Allocations at the time of the refusal, including those of the pod's containers that had been allocated before."""
+    """Allocations at the time of the refusal. They include what the pod's earlier containers had already been allocated."""
     nodes: tuple[NodeHeadroom, ...]
     """NUMA nodes from which the pod may get resources, with their free resources."""
 
@@ -66,13 +66,13 @@ class ResourceDemand(Protocol):
         """Format an amount of the resource with its unit."""
 
     def format_free(self, amount: int) -> str:
-        """Format a free amount of the resource, with the condition under which it counts as free."""
+        """Format a free amount of the resource, such as `4 CPUs in whole cores`."""
 
     def format_missing(self, amount: int) -> str:
         """Format a missing amount of the resource."""
 
     def free_on(self, node: NodeHeadroom) -> int:
-        """Return the free amount of the resource on a node."""
+        """Return the free amount of the resource on a NUMA node."""
 
     def capacity_of(self, node: NodeHeadroom) -> int:
         """Return how much of the resource a NUMA node has if nothing on it is allocated."""
@@ -80,7 +80,8 @@ class ResourceDemand(Protocol):
     def describe_on(self, node: NodeHeadroom) -> str:
         """Describe the shortage of the resource on one NUMA node.
 
-        The result is empty if the node has enough for its part of the request, or if the machine never has this resource on the node.
+        The result is empty if the node has enough for its part of the request, or if it has none of the resource even when nothing is
+        allocated.
         """
 
 
@@ -92,8 +93,8 @@ class ExplanationView(Struct, frozen=True):
     explain_step: Callable[[RefusedDecision, AllocationStep], Iterable[str] | None]
     """Function that explains why the allocation of the resource failed. It returns None for a step about another resource."""
     event: Callable[[ResourceEvent], Document | None] = lambda _: None
-    """Function that describes an event before the NUMA hints, such as the answer of a CPU plugin. It returns None for an event of another
-    resource.
+    """Function that describes an event that happened before the NUMA hints were made, such as the answer of a CPU plugin. It returns None
+    for an event of another resource.
     """
     headroom: Callable[[NodeHeadroom], Document] = lambda _: {}
     """Function that describes the resource's free amounts on a NUMA node."""
@@ -112,7 +113,9 @@ class ExplanationView(Struct, frozen=True):
 
 
 def format_node_count(demands: Iterable[ResourceDemand]) -> str:
-    """Format the fewest NUMA nodes that could provide the demanded amounts, such as `on 2 NUMA nodes, the fewest that could hold it`."""
+    """Format the minimum number of NUMA nodes that could provide the demanded amounts, such as `on 2 NUMA nodes, the fewest that could hold
+    it`.
+    """
     counts = {demand.nodes for demand in demands} or {1}
     if counts == {1}:
         return "on a single NUMA node"
@@ -123,7 +126,7 @@ def format_node_count(demands: Iterable[ResourceDemand]) -> str:
 
 
 def describe_total_shortages(demands: Iterable[ResourceDemand], nodes: Sequence[NodeHeadroom]) -> Iterator[str]:
-    """Describe each demand that is larger than the free amount of all nodes together, or of as many nodes as the request needs."""
+    """Describe each demand that exceeds what is free on all nodes together, or on any choice of as many nodes as the request needs."""
     for demand in demands:
         free = sorted((demand.free_on(node) for node in nodes), reverse=True)
         total, largest = sum(free), sum(free[: demand.nodes])

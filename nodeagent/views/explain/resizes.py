@@ -47,7 +47,7 @@ def describe_resize(one: Resizing, notes: tuple[str, ...] = ()) -> Document:
 
 
 def describe_resize_changes(one: Resizing) -> Document:
-    """Describe the changes of a resize, and list the pods of which one would have to end before the resize can be admitted."""
+    """Describe the changes of a resize, and list each pod whose end would let the resize be admitted."""
     answer, promises, uid = one.answer, one.after.promises, one.new.uid
     return {
         "allTried": one.all_tried,
@@ -75,7 +75,7 @@ def _format_pod_level(pod: Pod, other: Pod) -> str | None:
 
 
 def format_refused_resize(one: Resizing, *, is_final: bool) -> list[str]:
-    """Describe the result of trying a refused resize again now: that it would succeed, or why it is refused and which pods would have to
+    """Describe the result of trying a refused resize again: that it would succeed now, or why it is refused and which pods would have to
     end.
 
     Args:

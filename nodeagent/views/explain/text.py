@@ -320,7 +320,7 @@ def _has_no_preference(step: Document) -> bool:
 
 
 def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
-    """Group the sets of NUMA nodes that have the same opinions and verdict, so that the table shows them in one row."""
+    """Group the sets of NUMA nodes with the same cells in the table (the resources' opinions and the verdict), so that they share a row."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for candidate in step["candidates"]:
         cells = (*candidate["opinions"].values(), _format_verdict(candidate, step))
@@ -329,8 +329,8 @@ def _group_equal_sets(step: Document) -> dict[tuple[str, ...], list[str]]:
 
 
 def _format_candidates(rows: list[list[str]], width: int) -> Iterator[str]:
-    """Format the table of the candidate sets of NUMA nodes. If too little width is left for the verdicts, each verdict gets a line of its
-    own.
+    """Format the table of the candidate sets of NUMA nodes. If too little width is left for the column of verdicts, each verdict gets a
+    line of its own.
     """
     opinions = [row[:-1] for row in rows]
     if max(map(len, format_table(opinions, None))) + _VERDICT_WIDTH <= width:

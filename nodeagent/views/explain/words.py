@@ -161,8 +161,8 @@ def _explain_merge(refused: RefusedDecision, merge: MergeTrace) -> Iterator[str]
 
 
 def _explain_devices(trace: Trace, merge: MergeTrace) -> Iterator[str]:
-    """Explain, for each requested extended resource that prevented a merge, whether too few devices are free or the free ones are spread
-    over too many NUMA nodes.
+    """Explain why extended resources prevented the merge: too few devices of a resource are free, or the free ones are spread over too many
+    NUMA nodes.
     """
     own = {resource for resource, _ in trace.demand.devices}
     for resource, _ in merge.candidates[0].opinions if merge.candidates and merge.all_sets else ():

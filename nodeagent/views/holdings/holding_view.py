@@ -20,9 +20,9 @@ class HoldingView(Struct, frozen=True):
     """Fields that one resource adds to documents. By default, a resource adds no fields."""
 
     promised: Callable[[PodPromises, str], Document] = _no_fields
-    """Function that returns the resource's fields for a container's `promised` in `inspect`."""
+    """Function that returns the resource's fields in the part `promised` of a container, for `inspect`."""
     container: Callable[[NodeView, PodPromises, str], Document] = _no_fields
-    """Function that returns the resource's other fields for a container in `inspect`."""
+    """Function that returns the resource's fields of a container outside the part `promised`, for `inspect`."""
     pod: Callable[[Pod, PodPromises], Document] = _no_fields
     """Function that returns the resource's fields for a pod in `inspect`."""
     node: Callable[[NodeView], Document] = _no_fields

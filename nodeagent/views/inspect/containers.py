@@ -130,7 +130,9 @@ def describe_container(observed: ContainerView, places: Places) -> Document:
 
 
 def _find_partition(observed: ContainerView, own: CpuSet | None) -> str | None:
-    """Return the type of the cpuset partition that the container's or else the pod's cgroup is. None means that neither is a partition."""
+    """Return the type of the cpuset partition in which the container runs. The partition is the container's own cgroup or, if that isn't
+    one, the pod's cgroup. None means that neither is a partition.
+    """
     cgroups = observed.view.observed.cgroups or {}
     for path in (observed.path, observed.entry.pod_path) if own else ():
         cgroup = cgroups.get(path)
@@ -233,7 +235,7 @@ def _find_unit_state(observed: ContainerView) -> tuple[str, str | None]:
 
 
 def _is_running(observed: ContainerView) -> bool | None:
-    """Return whether the container runs, according to its cgroup. If cgroups weren't read, ask the launcher's report instead. None means
+    """Return whether the container runs, according to its cgroup. If cgroups weren't read, use the launcher's report instead. None means
     that the answer is unknown.
     """
     status = observed.status

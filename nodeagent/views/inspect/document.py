@@ -33,7 +33,7 @@ VERSION = 1
 Document = dict[str, Any]
 
 _WRONG = ("problems", "refused", "crashLoops", "degraded", "starved", "differences", "orphans")
-"""Counters of the summary that count what needs attention. If one of them isn't 0, the verdict is `wrong`."""
+"""Counters in the summary for things that need attention. If one of them isn't 0, the verdict is `wrong`."""
 
 
 class NodeVerdict(StrEnum):

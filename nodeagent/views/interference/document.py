@@ -186,7 +186,7 @@ def _describe_interrupts(owner: ExclusiveCpus, use: CpuUse, seen: Observations) 
 
 
 def _group_by_number(handlings: Iterable[Handling], cpus: CpuSet) -> list[tuple[int, list[Handling]]]:
-    """Group the interrupts or softirqs that some CPUs handled by number. The group with the most time comes first."""
+    """Group by number the interrupts or softirqs that some CPUs handled. The group with the most time comes first."""
     found: dict[int, list[Handling]] = defaultdict(list)
     for one in handlings:
         if one.cpu in cpus:

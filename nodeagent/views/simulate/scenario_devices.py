@@ -137,8 +137,8 @@ class ScenarioDevices:
         return connected
 
     def return_plugins(self, step: ScenarioStep, connected: frozenset[str], time: str, promises: Promises) -> None:
-        """Let each plugin list its devices that reconnects at this time of kubelet's restart: before or after the pods are
-        admitted again.
+        """Let each plugin that reconnects at this point of kubelet's restart list its devices. `time` says whether the point is before or
+        after the pods are admitted again.
         """
         times = dict(step.plugin_times)
         for name, plugin in self._plugins.items():

@@ -101,8 +101,8 @@ class _File(Struct):
             self.text = self.encoded
 
     def write_if_changed(self, managers: Managers, promises: Promises, attempted: Promises | None) -> None:
-        """Write the file after a step that changed the manager's state. A state that was changed and then restored, because the pod was
-        refused (`attempted`), is written, too.
+        """Write the file after a step that changed the manager's state, even if the refusal of a pod then restored the state
+        (`attempted`).
         """
         before, self.encoded = self.encoded, self.encode(managers, promises)
         changed_back = attempted is not None and self.text != before and self.encode(managers, attempted) != before

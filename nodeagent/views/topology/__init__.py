@@ -1,1 +1,1 @@
-"""Drawing of the machine as text, and its parts, which the exports as SVG and as hwloc's XML use, too."""
+"""Drawing of the machine as text, and the parts of it that the exports as SVG and as hwloc's XML share."""

@@ -36,7 +36,7 @@ Paint = Callable[[str, str], str]
 
 
 def make_terminal_paint(owner: Mapping[int, str]) -> Paint:
-    """Return a function that colours text with the terminal colour of its owner."""
+    """Return a function that colours a text for the terminal, with the colour of the given label's owner."""
     numbers = number_pods(owner)
     codes = _SGR | {label: _SGR_OF_PODS[number % len(_SGR_OF_PODS)] for label, number in numbers.items()}
 

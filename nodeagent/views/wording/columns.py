@@ -10,7 +10,7 @@ from nodeagent.errors import printable
 
 GAP = "  "
 _MIN_WIDTH = 8
-"""Width in characters to which a column is narrowed at most."""
+"""Minimum width, in characters, to which a column can be narrowed."""
 
 
 def format_table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

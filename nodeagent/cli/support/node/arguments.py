@@ -20,8 +20,8 @@ def add_agent_arguments(parser: argparse.ArgumentParser, config_help: str = _CON
 
 
 def add_node_arguments(parser: argparse.ArgumentParser, *, described: bool = False) -> None:
-    """Add the options that select the node. Without these options, it is this node. With `described`, users can also describe a machine
-    that need not exist.
+    """Add the options that select the node. Without these options, this node is selected. With `described`, users can also describe a
+    machine that need not exist.
     """
     add_agent_arguments(parser)
     add_machine_arguments(parser, described=described)

@@ -1,4 +1,4 @@
-"""Reader of this node's saved state, for the case that the agent doesn't answer. The saved state is checked with the resource managers'
+"""Reader of this node's saved state, which commands use if the agent doesn't answer. The saved state is checked with the resource managers'
 rules.
 """
 

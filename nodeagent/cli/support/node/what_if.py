@@ -160,7 +160,7 @@ def read_what_if_node(options: argparse.Namespace) -> WhatIfNode:
 
 
 def create_what_if_node(known: NodeView) -> WhatIfNode:
-    """Return a node whose state was read, with its pods and under its own configuration, for trial decisions.
+    """Return the node of a view, with its pods and under its own configuration, for trial decisions.
 
     Raises:
         WhatIfError: a CPU plugin of its configuration can't be loaded.

@@ -34,7 +34,7 @@ def describe_headroom(node: NodeHeadroom) -> Document:
 
 
 def describe_events(events: Iterable[ResourceEvent]) -> list[Document]:
-    """Describe events before the NUMA hints, such as the answers of CPU plugins."""
+    """Describe events that happened before the NUMA hints were made, such as the answers of CPU plugins."""
     return [found for event in events for view in VIEWS if (found := view.event(event)) is not None]
 
 
