@@ -21,7 +21,7 @@ from nodeagent.cli.support.help_text import find_documents
 SECTION = 8
 _PROGRAM = "nodeagent"
 _BELOW_PREFIX = "share/nodeagent of the environment that holds nodeagent"
-"""Description of the documents' directory, for pages that are built for a wheel. The prefix of the later installation is unknown then."""
+"""Text for the documents' directory in manual pages that are built for a wheel. The prefix of the later installation is unknown then."""
 
 
 def man_pages(place: str = _BELOW_PREFIX) -> dict[str, str]:

@@ -16,7 +16,7 @@ from nodeagent.formats.manifest.pod_names import find_pod
 from nodeagent.views.container_cpus import describe_container_cpus
 
 _CPUS, _EXCLUSIVE, _SHARED, _MEMS = "cpus", "exclusiveCPUs", "sharedCPUs", "memoryNodes"
-"""Fields of the document. Each of them can also be printed alone."""
+"""Fields of the document that `nodeagent cpus` prints. Each of them can also be printed alone."""
 
 
 class NoCpusError(NodeAgentError):

@@ -79,8 +79,8 @@ def decode_counts(record: CpuHistograms, cpus: CpuSet) -> CpuUse:
 
 
 class LiveCount:
-    """Count of interference that ends and starts again at each refresh of a display, while the `with` block runs. If a count fails, the
-    display shows the reason, and the next refresh starts a new count.
+    """Count of interference that is restarted at each refresh of a display, while the `with` block runs. If a count fails, the display
+    shows the reason, and the next refresh starts a new count.
     """
 
     def __init__(self) -> None:

@@ -42,13 +42,13 @@ class _Rule(Struct, frozen=True):
     check: str
     path: str
     is_costly: Callable[[str], bool]
-    """Function that returns whether a value has the disadvantage. The value has no line end."""
+    """Function that returns whether a value is disadvantageous. The value has no line end."""
     reason: str
-    """Description of the disadvantage, for values that have it. `{}` is replaced by the value."""
+    """Description of the disadvantage, which is shown if the value is disadvantageous. `{}` is replaced by the value."""
     fine: str
-    """Description of all other values. `{}` is replaced by the value."""
+    """Description of a setting whose value isn't disadvantageous. `{}` is replaced by the value."""
     levels: tuple[Level, Level]
-    """Levels of a result with the disadvantage: on a node for services, and on a node for benchmarks."""
+    """Levels of the result for a disadvantageous value: on a node for services, and on a node for benchmarks."""
     fix: str
     """Shell command that changes the setting. `{}` is replaced by the path. The command that undoes the change is appended later."""
     text: str = ""

@@ -15,7 +15,7 @@ Document = dict[str, Any]
 _SGR = {Level.OK: "32", Level.NOTE: "36", Level.WARNING: "33", Level.FAILURE: "1;31", Level.UNKNOWN: "35"}
 WIDTH = 80
 _LEVEL_WIDTH, _NAME_WIDTH = 8, 16
-"""Widths of the first two columns. A longer name widens the second column."""
+"""Widths of the columns for the level and for the check's name. A longer name widens its column."""
 _FIX_INDENT = 9
 
 

@@ -1,1 +1,1 @@
-"""Allocations of pods as shown to users: one module for each resource, and by_resource.py, which combines them."""
+"""Allocations of pods, as commands show them. There is one module for each resource, and by_resource.py combines them."""

@@ -1,4 +1,4 @@
-"""Devices of containers, pods and lost pods, and numbers of devices on the node, as documents."""
+"""Documents about the devices of containers, pods and lost pods, and about the number of devices on the node."""
 
 from collections.abc import Iterable
 

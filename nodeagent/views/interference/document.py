@@ -125,9 +125,7 @@ def _describe_owner(owner: ExclusiveCpus, use: CpuUse, seen: Observations, conta
 def _describe_tasks(
     runs: Iterable[TaskRun], elapsed_ns: int, seen: Observations, containers: Mapping[str, str]
 ) -> list[Document]:
-    """Describe tasks, grouped by name and origin. A program that is started again and again thereby takes one line, although each start is
-    another task.
-    """
+    """Describe tasks, grouped by name and origin, so that a program that is started again and again takes only one line."""
     groups: dict[tuple[str, str, str | None], list[TaskRun]] = defaultdict(list)
     for run in runs:
         thread = seen.threads.get(run.task)

@@ -9,8 +9,8 @@ from nodeagent.core.model.quantity import Quantity
 
 Document = Mapping[str, Any]
 _MAX_PLACES = 4
-"""Maximum number of locations that are listed one by one. If there are more, only the numbers of sockets, NUMA nodes and
-cores are given.
+"""Maximum number of CPU locations that are listed one by one. If there are more, only the numbers of sockets, NUMA nodes and cores are
+given.
 """
 _MAX_EXACT = len("99999Mi")
 """Maximum number of characters for a missing amount that is shown exactly. A longer amount is rounded."""

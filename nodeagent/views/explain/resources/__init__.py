@@ -1,1 +1,1 @@
-"""Parts of an explanation about one resource: a module for each resource, and by_resource.py, which combines them."""
+"""Explanations about one resource. There is one module for each resource, and by_resource.py combines them."""

@@ -23,8 +23,8 @@ from nodeagent.views.wording.words import format_count
 VIEWS: tuple[ExplanationView, ...] = (cpu.VIEW, memory.VIEW, devices.VIEW)
 """Views in the order in which the resources are allocated, except for devices.
 
-Devices are allocated first, but their view is last. If their allocation fails, the explanation thereby contains nothing about CPUs and
-memory.
+Devices are allocated first, but their view is last, so that the explanation of a failed allocation of devices contains nothing about CPUs
+and memory.
 """
 
 
