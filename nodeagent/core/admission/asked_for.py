@@ -1,5 +1,5 @@
-"""Requirements of a pod that kubelet lacks: a certain NUMA node, a class of cores, or nearness to devices. The managers decide on such a
-pod as if the machine had only the CPUs and memory that the pod may use.
+"""Requirements that pods can't state with kubelet: a certain NUMA node, a class of cores, or nearness to devices. The managers decide on
+such a pod as if the machine had only the CPUs and memory that the pod may use.
 
 All rules of kubelet stay unchanged. CPUs on forbidden NUMA nodes count as allocated, and cores of other classes as absent. Devices near
 which the pod should be placed give hints, like those of kubelet's device manager (near.py).
@@ -19,7 +19,7 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def limit_to_pod(providers: Providers, pod: PodDemand) -> Providers:
-    """Return the managers, limited to those CPUs, memory and devices that this pod may use."""
+    """Return a copy of the managers that knows only the CPUs, memory and devices that this pod may use."""
     limited = tuple(resource.limited_to(pod) for resource in providers.resources)
     if not all(map(is_, limited, providers.resources)):
         providers = replace(providers, resources=limited)

@@ -20,8 +20,8 @@ from nodeagent.core.resources.resource import Resource
 def holds_all(
     managers: Sequence[Resource], held: PodPromises, pod: PodDemand, *, by_pod: bool, is_running: bool
 ) -> bool:
-    """Return whether a pod already holds all requested resources. Plain init containers count only if all of the pod's containers are of
-    this kind, because they may have ended and released their resources.
+    """Return whether a pod already holds all requested resources. Init containers that aren't sidecars are ignored unless the pod has no
+    other containers, because they may have ended and released their resources.
 
     Args:
         managers: the resource managers of the node.

@@ -124,7 +124,7 @@ class Managers(Struct, frozen=True):
         return () if self.device_manager is None else self.device_manager.manager.pools
 
     def tried_out(self) -> "Managers":
-        """Return a copy of the managers for trial decisions. It makes the same decisions, but calls no device plugins."""
+        """Return a copy of the managers for trial decisions, which calls no device plugins."""
         if self.device_manager is None:
             return self
         return replace(self, providers=self.providers.having(self.device_manager.tried_out()))
@@ -178,8 +178,8 @@ class Rejected(Struct, frozen=True):
     def is_of_a_failure(self) -> bool:
         """Whether the reason for the refusal is a failed plugin.
 
-        Trials with smaller requests are then useless, because the plugin isn't called before it recovers. They are useful if a plugin only
-        rejected certain CPUs (Allocate).
+        If it is, trials with smaller requests are useless, because every decision needs the plugin. If a plugin has only rejected certain
+        CPUs (Allocate), they are useful.
         """
         return self.reason in FAILURES_OF_PLUGINS
 
@@ -298,7 +298,7 @@ def shortfalls(managers: Managers, promises: Promises) -> tuple[Shortfall, ...]:
 
 
 def started_deltas(managers: Managers, promises: Promises) -> MetricDeltas:
-    """Return the metric changes that set the initial values after the managers have started."""
+    """Return the metric changes by which the managers report their initial values after a start."""
     return tuple(delta for manager in managers.providers.resources for delta in manager.started_deltas(promises))
 
 
@@ -334,7 +334,7 @@ def admit(
 def _decide(
     managers: Managers, promises: Promises, pod: Pod, *, is_running: bool = False
 ) -> tuple[AdmissionResult, PodDemand]:
-    """Decide on a pod, and return the decision together with the demand that it meets. If the pod prefers a core class, first require this
+    """Decide on a pod, and return the decision with the demand on which it is based. If the pod prefers a core class, first require this
     class. If the pod is then refused, decide again with cores of all classes.
     """
     demand = demand_of(managers.rules, pod)
@@ -355,7 +355,7 @@ def _decide(
 
 def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
     """Sort waiting items into the order in which the agent decides on their pods. CPU plugins determine the order (Sort). Without plugins,
-    it stays as it is.
+    the order stays unchanged.
     """
     if not managers.cpu_plugins:
         return list(waiting)
@@ -365,8 +365,8 @@ def in_turn(managers: Managers, waiting: Iterable[Item], pod_of: Callable[[Item]
 
 
 def describe_suspended_plugins(managers: Managers) -> str | None:
-    """Return a message about CPU plugins that aren't called for now, and about the effect on pods. None means that there are no such
-    plugins.
+    """Return a message that names the CPU plugins that the agent has stopped calling, and the effect on pods. None means that there are no
+    such plugins.
     """
     if not managers.cpu_plugins:
         return None
@@ -376,8 +376,8 @@ def describe_suspended_plugins(managers: Managers) -> str | None:
 
 
 def list_plugin_notes(managers: Managers, before: Promises, after: Promises) -> "list[Note]":
-    """Report the CPUs that containers have lost between `before` and `after` to the CPU plugins (Deallocate). Return the plugins' notes for
-    the log.
+    """Tell the CPU plugins which CPUs each container had in `before` and hasn't in `after` (Deallocate). Return the plugins' notes for the
+    log.
     """
     if not managers.cpu_plugins or before.pods == after.pods:
         return []

@@ -1,5 +1,5 @@
-"""Check of a pod's requests against the allocatable amounts of the whole node, as in kubelet (D6). Which CPUs and NUMA nodes are free
-doesn't matter here.
+"""Check of a pod's requests against the allocatable amounts of the whole node, as in kubelet (D6). The check compares sums, and leaves the
+choice of CPUs and NUMA nodes to the managers.
 """
 
 import struct

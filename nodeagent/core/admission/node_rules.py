@@ -103,8 +103,8 @@ def isolation(node: NodeRules, promises: Promises, pod: Pod, name: str) -> Isola
 
 
 def count_lacking_cpus(node: NodeRules, promises: Promises, pod: Pod, name: str) -> int:
-    """Return how many exclusive CPUs an admitted container has too few. It may have too few if the recovery of a lost state didn't find all
-    its CPUs.
+    """Return the number of exclusive CPUs by which an admitted container falls short of its request. This happens if the recovery of a lost
+    state didn't find all its CPUs.
     """
     demand, placement = demand_of(node.rules, pod), node.placement
     wanted = next(c for c in demand.containers if c.name == name)

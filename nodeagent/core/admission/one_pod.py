@@ -69,7 +69,7 @@ class Providers(Struct, frozen=True):
     """
 
     def of(self, kind: type[R]) -> R:
-        """Return the resource of this type. Only for types that every node has, such as CPUs; for others, use `find`."""
+        """Return the resource of this type, which every node must have. For a type that a node may lack, use `find`."""
         for one in self.resources:
             if isinstance(one, kind):
                 return one

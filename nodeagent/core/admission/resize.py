@@ -1,8 +1,9 @@
 """Decision on a resize: a running pod whose manifest now requests other amounts. The result is new promises, or the reason why the pod
 can't be resized.
 
-By the rules of Kubernetes (KEP-1287, KEP-5554), the QoS class must stay the same. A container keeps or lacks the right to exclusive CPUs as
-before. A container that gets more CPUs keeps its present ones, and never has fewer than at its admission. Memory stays on its NUMA nodes.
+By the rules of Kubernetes (KEP-1287, KEP-5554), the QoS class must stay the same. A container neither gains nor loses the right to
+exclusive CPUs. A container that gets more CPUs keeps its present ones, and never has fewer than at its admission. Memory stays on its NUMA
+nodes.
 """
 
 from collections.abc import Iterator
@@ -78,8 +79,8 @@ def lowers_request(old: Pod, new: Pod) -> bool:
 
 
 def moves_instead(new: Pod, decision: object) -> bool:
-    """Return whether a pod whose resize was refused gets a new decision with its changed manifest instead. That is possible for pods that
-    pin systemd units, because running units can be moved to other CPUs.
+    """Return whether the agent decides on a changed pod from the start, because its resize was refused. It does so for pods that pin
+    systemd units, because running units can be moved to other CPUs.
     """
     return isinstance(decision, NotResized) and bool(new.units)
 
@@ -90,8 +91,8 @@ def without_variables(pod: Pod) -> Pod:
 
 
 def resized_by(state: NodeState | None, pod: Pod) -> Pod | None:
-    """Return the running pod that the changed manifest of `pod` would resize. None means that no pod of this name runs, or that it differs
-    in more than amounts.
+    """Return the running pod that `pod`, read from a changed manifest, would resize. None means that no pod of this name runs, or that it
+    differs in more than amounts.
     """
     for entry in () if state is None else state.entries:
         if is_resizable(entry) and pod.full_name == entry.pod.full_name:

@@ -82,7 +82,7 @@ RESOURCES: tuple[ResourceKind, ...] = (
     ResourceKind("cpu", CpuHoldings, _build_cpus, CpuBooks, _judge_cpus, resizable=frozenset({CPU})),
     ResourceKind("memory", MemoryHoldings, _build_memory, MemoryBooks, _judge_memory, resizable=frozenset({MEMORY})),
 )
-"""Resources on which every decision depends, in the order in which they are called.
+"""Resources on which the agent decides for every pod, in the order in which they are called.
 
 If the node has devices, the device manager precedes them (`Managers.knowing`). Claims aren't listed, because the decision on claims wraps
 the decision on all resources (core/resources/claims/placing.py).
@@ -90,7 +90,7 @@ the decision on all resources (core/resources/claims/placing.py).
 
 
 def describe_further_holdings(held: PodPromises, container: str) -> dict[str, str]:
-    """Describe a container's allocation of each resource that has no module in views/holdings. The result is sorted like the table, and
-    keyed by resource.
+    """Describe a container's allocation of each resource that has no module in views/holdings. The keys of the result are resource
+    names.
     """
     return {kind.name: text for kind in RESOURCES if (text := kind.describe(held, container))}

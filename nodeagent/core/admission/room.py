@@ -1,5 +1,5 @@
-"""Room: all inputs of a decision except the request itself. The agent decides again on a refused pod only if there is more room than
-before.
+"""Room: all inputs of a decision except the request itself. The agent decides again on a refused pod only if there is more room than at the
+refusal.
 """
 
 from typing import TYPE_CHECKING
@@ -31,8 +31,8 @@ class Room(Struct, frozen=True):
     orphans: CpuSet = CpuSet()
     """CPUs on which processes run that belong to no known pod."""
     reservations: tuple[tuple[Reservation, int, bool], ...] = ()
-    """Reservations for jobs, as (reservation, its begin, whether it has begun). The begin is in milliseconds since boot, so it changes when
-    the wall clock is set.
+    """Reservations for jobs, as (reservation, start time, whether it has started). The start time is in milliseconds since boot, so it
+    changes when the wall clock is set.
     """
     plugged: "tuple[DevicePool, ...]" = ()
     """Pools of devices that device plugins have reported."""

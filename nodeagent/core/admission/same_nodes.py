@@ -32,8 +32,8 @@ def find_same_nodes(
 ) -> Merged:
     """Return the best set of NUMA nodes in which each node can provide a part of every requested resource.
 
-    If there is no such set, or if the result of the merge is one, return the result of the merge. The returned set is marked as preferred
-    if the result of the merge is, so the policy makes the same decision on both.
+    If no such set exists, or if the result of the merge already is such a set, return the result of the merge. The returned set is marked
+    as preferred exactly if the result of the merge is. Therefore the topology manager's policy admits or refuses both alike.
 
     Args:
         providers: the managers.
@@ -83,8 +83,8 @@ def find_spread(
 
 
 def _list_masks(hints: Hints) -> Iterator[NumaMask]:
-    """Return the sets of NUMA nodes in the hints. A family of hints, which isn't a list, yields only sets of nodes that have some of the
-    resource, and nothing if these nodes are too many.
+    """Return the sets of NUMA nodes in the hints. From a `HintFamily`, whose sets are computed on demand, return only sets of nodes that
+    have some of the resource. If there are too many such nodes, return nothing.
     """
     if not isinstance(hints, HintFamily):
         return (mask for mask, _ in hints if mask is not None)

@@ -1,4 +1,4 @@
-"""A node for trial decisions. Its pods and configuration may be the present ones or others.
+"""A node for trial decisions, with its real pods and configuration, or with hypothetical ones.
 
 A trial takes the same steps as a turn of the agent (core/turn/step.py), but its result isn't saved or applied.
 """
@@ -58,7 +58,7 @@ class WhatIf(Struct, frozen=True):
         allocatable: Allocatable | None = None,
         idle: tuple[Pod, ...] = (),
     ) -> "WhatIf":
-        """Build a node with these pods. The sum of their requests is computed."""
+        """Build a node with these pods, and sum up their requests."""
         gate = managers.placement.gate("PodLevelResources")
         return cls(managers, promises, pods, allocatable, usage_of(pods, pod_level_resources=gate), idle)
 

@@ -1,1 +1,1 @@
-"""Domains, one package each. A domain owns certain cgroups, manages the pods in them, and answers the requests about these pods."""
+"""Contract of the domains, and decisions of the domain of a container runtime. A domain is the only program that writes certain cgroups."""

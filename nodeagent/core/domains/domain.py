@@ -68,7 +68,9 @@ class TurnDone(Struct, frozen=True):
     placed: Mapping[str, ContainerPlacement]
     """CPUs and memory nodes of each container, as written into its placement file, by cgroup path."""
     files_in_use: Mapping[str, str]
-    """Device files that couldn't be withdrawn from processes. Each path has the name of the pod or unit that still uses the file."""
+    """Device files that couldn't be withdrawn from running processes, by path. The value names the unit whose processes use the file, such
+    as `unit db.service`.
+    """
 
 
 class TakenBack(Struct, frozen=True):
@@ -189,7 +191,7 @@ class Domain(Protocol):
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the domain waits for a change of which no event informs the agent. If so, the next turn follows soon."""
+        """Whether the domain waits for a change that no event will report to the agent. If it does, the agent starts its next turn soon."""
         ...
 
     def standing_problem(self) -> str | None:

@@ -145,7 +145,7 @@ class DesiredCgroup(Struct, frozen=True):
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the cgroup has exclusive CPUs, alone or in addition to shared CPUs."""
+        """Whether the cgroup has exclusive CPUs. It may have shared CPUs as well."""
         return bool(self.exclusive_cpus)
 
     @property

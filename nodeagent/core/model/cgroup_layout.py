@@ -22,8 +22,8 @@ UNITS = "units"
 cgroups of units are.
 """
 _DOMAIN = "@"
-"""Prefix of the paths of units that another domain than systemd runs. The domain's name follows. Neither systemd nor the agent uses cgroup
-names that begin with this prefix.
+"""Prefix of the paths of units that belong to a domain other than systemd, whose name follows the prefix. Neither systemd nor the agent
+uses cgroup names that begin in this way.
 """
 _PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
@@ -91,7 +91,7 @@ def cpuset_path(path: str) -> str:
 
 
 def pinned_path(domain: str) -> str:
-    """Return the common path prefix of all units that a domain runs and pods pin."""
+    """Return the path prefix that all pinned units of a domain share."""
     return UNITS if domain == SYSTEMD else f"{_DOMAIN}{domain}"
 
 
@@ -101,7 +101,7 @@ def pinned_pod_path(domain: str, uid: str) -> str:
 
 
 def is_pinned_by(domain: str, path: str) -> bool:
-    """Return whether the path belongs to a unit that this domain runs and a pod pins."""
+    """Return whether the path belongs to a pinned unit of this domain."""
     return path.startswith(f"{pinned_path(domain)}/")
 
 

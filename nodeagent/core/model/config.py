@@ -85,7 +85,9 @@ class PluginCode(Protocol):
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin isn't called for now. Empty means that the plugin is called."""
+        """Return the reason why the plugin isn't called any more until the agent is restarted, such as a late answer. Empty means that the
+        plugin is still called.
+        """
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
         """Start the plugin's time budget for a turn of the agent. `alive` is called after each answer of the plugin, to show that the agent
@@ -218,8 +220,8 @@ class JobBounds(Struct, frozen=True):
     max_reservations: int = 2
     """Maximum number of a user's reservations that haven't ended yet. 0 means that only root may make reservations."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of a user in the queue of jobs. If several waiting jobs could start before their turn, the job of the user with the fewest
-    CPUs per weight starts first.
+    """Weight of a user in the queue of jobs. If several waiting jobs could start before their turn, the first to start belongs to the user
+    with the fewest CPUs in relation to the weight.
     """
     shares: tuple[JobShare, ...] = ()
     """Shares of users and groups. The first share that matches a user is the user's share."""

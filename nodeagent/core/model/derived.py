@@ -21,7 +21,7 @@ def list_replaced(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
 
 
 def find_replaced(old: Sequence[V], new: Sequence[V]) -> tuple[slice, slice]:
-    """Compare two sequences by the identity of their items. Return the part of each that remains without the common beginning and the
+    """Compare two sequences by the identity of their items. Return, as slices, the parts that lie between their common beginning and their
     common end.
     """
     shorter = min(len(old), len(new))

@@ -66,7 +66,7 @@ class PoolDevice(Struct, frozen=True):
     """Device kind (`DeviceKind`). Empty for a device that a device plugin reported."""
     names: tuple[str, ...] = ()
     lists_minus_one: bool = False
-    """Whether the plugin lists a NUMA node that can't exist among the device's nodes, such as -1 (the kernel's NUMA_NO_NODE)."""
+    """Whether the nodes that the plugin lists for the device include an impossible one, such as -1 (the kernel's NUMA_NO_NODE)."""
 
     @property
     def has_topology(self) -> bool:
@@ -74,7 +74,7 @@ class PoolDevice(Struct, frozen=True):
         return bool(self.nodes) or self.lists_minus_one
 
     def held(self, resource: str) -> HeldDevice:
-        """Return the device as it is recorded once allocated to a container that requests `resource`."""
+        """Return the record of this device for the container to which it is allocated, under the requested resource name."""
         nodes = NumaSet(self.nodes or NumaMask(0))
         return HeldDevice(
             resource, self.id, nodes, self.kind, self.names, lists_minus_one=self.lists_minus_one and bool(nodes)

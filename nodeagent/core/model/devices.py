@@ -29,14 +29,14 @@ class NodeDoubt(enum.StrEnum):
     """Reason to doubt the NUMA node that the kernel reports for a device, or to assume a node that it doesn't report."""
 
     NOT_SAID = "not said"
-    """The kernel doesn't report a node, and the device's local CPUs don't match the CPUs of any node."""
+    """Unknown node: the kernel reports none, and the device's local CPUs aren't exactly the CPUs of any node."""
     BY_CPUS = "by its local CPUs"
-    """The kernel doesn't report a node, but the device's local CPUs are exactly the CPUs of one node. The agent assumes this node."""
+    """Assumed node: the kernel reports none, but the device's local CPUs are exactly the CPUs of this node."""
     NO_SUCH_NODE = "no such node"
-    """The kernel reports a node that the machine doesn't have."""
+    """Impossible node: the kernel reports a node that the machine doesn't have."""
     OTHER_CPUS = "other local CPUs"
-    """The kernel reports a node, but the device's local CPUs differ from the node's CPUs. The cause is faulty firmware, or a firmware
-    setting for fewer nodes per socket.
+    """Contradicted node: the kernel reports it, but the device's local CPUs aren't the node's CPUs. The cause is faulty firmware, or a
+    firmware setting for fewer nodes per socket.
     """
 
 

@@ -57,7 +57,7 @@ class ErratumRow(Struct, frozen=True):
     kubelet: str
     nodeagent: str
     issues: tuple[int, ...] = ()
-    """Issue numbers in kubernetes/kubernetes."""
+    """Numbers of the issues about the erratum, in kubernetes/kubernetes."""
     mended_by: int | None = None
     """Pull request in kubernetes/kubernetes that fixes the erratum in a later kubelet. None means that no such pull request is known."""
     always_fixed: bool = False

@@ -1,5 +1,5 @@
-"""Protocols of the records that a resource keeps: `Books` for the whole node, and `Holdings` for one pod. They are the same for all
-resources.
+"""Protocols of the records that each resource keeps: `Books` for the whole node, and `Holdings` for one pod. Every resource implements them
+with types of its own.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,15 @@ V = TypeVar("V")
 
 
 class Books(Protocol):
-    """Records that a resource keeps for the whole node, such as the shared pool's CPUs. They are a frozen struct. A struct without
-    arguments describes a node without allocations.
+    """Records that a resource keeps for the whole node, such as the CPUs of the shared pool. Implementations are frozen structs. An
+    instance created without arguments describes a node without allocations.
     """
 
 
 class Holdings(Protocol):
-    """Allocation of one resource to a pod, as a frozen struct. A struct without arguments means that nothing is allocated."""
+    """Allocation of one resource to a pod. Implementations are frozen structs. An instance created without arguments means that nothing is
+    allocated.
+    """
 
     @property
     def holders(self) -> Iterable[str]:
@@ -34,8 +36,8 @@ P = TypeVar("P", bound=Books)
 
 
 def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
-    """Replace the part that has the same type as `changed`, or add it. Remove it if `changed` is empty. The result is sorted by type
-    name.
+    """Return the parts with `changed` in place of the part of the same type. An empty `changed` removes this part. The result is sorted by
+    type name.
     """
     kind = type(changed)
     new = () if changed == kind() else (changed,)
@@ -46,12 +48,12 @@ def with_part(parts: tuple[P, ...], changed: P) -> tuple[P, ...]:
 
 
 def put_item(items: tuple[tuple[str, V], ...], name: str, value: V) -> tuple[tuple[str, V], ...]:
-    """Insert or replace the value of the container `name`. The pairs of container and value stay sorted by container."""
+    """Return the sorted pairs of container and value, in which the container `name` has the new value."""
     if not items or items[-1][0] < name:
         return (*items, (name, value))
     return tuple(sorted([*(item for item in items if item[0] != name), (name, value)], key=itemgetter(0)))
 
 
 def remove_item(items: tuple[tuple[str, V], ...], name: str) -> tuple[tuple[str, V], ...]:
-    """Remove the pair of the container `name`."""
+    """Return the pairs of container and value without the container `name`."""
     return tuple(item for item in items if item[0] != name)

@@ -1,4 +1,4 @@
-"""A pod as kubelet's pods API reports it. NRI lacks these data: all containers of the pod, with their kinds, requests and limits."""
+"""A pod as kubelet's pods API reports it, with data that NRI lacks: all containers of the pod, with their kinds, requests and limits."""
 
 from msgspec import Struct
 

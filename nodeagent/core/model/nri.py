@@ -13,8 +13,8 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.core.model.kubelet_pod import KubeletPod
 
 MARGIN_MS = 300
-"""Time between the agent's last possible answer and the runtime's timeout, in milliseconds. The agent sends a denial at that moment,
-because the runtime closes the connection after a timeout.
+"""Time between the agent's last possible answer and the runtime's timeout, in milliseconds. If the agent isn't ready by then, it sends a
+denial, because the runtime closes the connection after a timeout.
 """
 
 

@@ -161,7 +161,9 @@ def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carr
 
 
 def keep_pod_amounts(changed: Pod) -> Pod:
-    """Return the pod as it is, with the pod-level amounts that it had before the change of its containers."""
+    """Return the pod as it is. This is the adaptation that leaves the pod-level amounts unchanged after a change of the containers'
+    amounts.
+    """
     return changed
 
 
@@ -222,8 +224,8 @@ def _with_resource_amounts(resources: ResourceRequirements, amounts: Mapping[str
 
 
 def _with_amount(resources: ResourceRequirements, resource: str, value: int) -> ResourceRequirements:
-    """Return the resources with another request for one of them. A limit that was equal to the request changes as well. A request of zero
-    removes the resource.
+    """Return a copy of the resources with a changed request for one resource. A limit that was equal to the request changes as well. A
+    request of zero removes the resource.
     """
     was = resources.requests.get(resource)
 

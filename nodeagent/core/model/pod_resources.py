@@ -157,7 +157,7 @@ class CgroupAmounts(Struct, frozen=True):
 
 
 def pod_cgroup_amounts(pod: Pod, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the amounts for the pod's own cgroup (cm.ResourceConfigForPod). They are cached in the pod.
+    """Return the amounts for the pod's own cgroup (cm.ResourceConfigForPod). The amounts are cached in the pod.
 
     A CPU or memory limit applies only if the pod or each of its containers, init containers included, declares one. The caller decides
     whether the CPU limit is enforced (cpuCFSQuota, exclusive CPUs).
@@ -187,8 +187,8 @@ def _compute_pod_amounts(pod: Pod, pod_level_resources: bool) -> CgroupAmounts:
 
 
 def container_cgroup_amounts(pod: Pod, container: Container, *, pod_level_resources: bool = True) -> CgroupAmounts:
-    """Return the amounts for a container's cgroup. A limit that the container lacks is the pod-level limit (kuberuntime, KEP-2837). They
-    are cached in the pod.
+    """Return the amounts for a container's cgroup. If the container has no limit of its own, the pod-level limit applies (kuberuntime,
+    KEP-2837). The amounts are cached in the pod.
     """
     key = (f"container_cgroup_amounts of {container.name}", pod_level_resources)
     known = cast("CgroupAmounts | None", pod.derived.get(key))

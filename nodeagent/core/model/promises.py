@@ -1,6 +1,7 @@
-"""Promises of the node as one immutable value: the allocation of each pod, and the records that each resource keeps for the whole node.
+"""Promises, which are the allocations of all pods on the node, as one immutable value. They also contain the records that each resource
+keeps for the whole node.
 
-Equal promises compare equal, whatever changes led to them. The module is the same for all resources and makes no decisions.
+Equal promises compare equal, whatever changes led to them. The module depends on no particular resource, and makes no decisions.
 """
 
 import enum
@@ -19,7 +20,7 @@ B = TypeVar("B", bound=Books)
 
 
 class Hint(Struct, frozen=True):
-    """NUMA hint that the topology manager chose for a container. The managers of CPUs, memory and devices allocate by it."""
+    """Result of merging the NUMA hints for a container. The managers allocate CPUs, memory and devices by it."""
 
     mask: NumaSet | None = None
     """Chosen NUMA nodes. None means that all NUMA nodes are equally good ("any")."""
@@ -132,7 +133,7 @@ class Isolation(enum.StrEnum):
     HOST = "host"
     POD = "pod"
     MIXED = "mixed"
-    """The container runs on its exclusive CPUs and on the shared pool."""
+    """Exclusive CPUs of the container together with the shared pool."""
     CONTAINER = "container"
 
     @property

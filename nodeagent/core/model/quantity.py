@@ -119,8 +119,8 @@ class Quantity(Struct, frozen=True):
         return self if milli == self.nano else replace(self, nano=milli)
 
     def as_stored(self) -> "Quantity":
-        """Return the quantity that its own printed text stands for. Printing and parsing the result changes nothing more, so it can be
-        saved as text.
+        """Return the quantity that results from printing this one and parsing the text, as happens when it is saved and loaded. Repeating
+        this gives the same quantity.
         """
         # The text is parsed twice: the first result is printed in decimal notation if the text has no binary suffix, and this may shorten
         # the number.

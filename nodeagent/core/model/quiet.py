@@ -48,8 +48,8 @@ class QuietRequest(Struct, frozen=True):
 
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Settings of a process and its children. None in a field means that the process inherits the setting from its parent. In documents,
-    the fields have the names that profiles use.
+    """Settings of a process and its children. None in a field means that the process inherits the setting from its parent. Serialized
+    fields have the names that profiles use.
     """
 
     aslr: bool | None = None

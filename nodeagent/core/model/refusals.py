@@ -41,8 +41,8 @@ WAITS_FOR_RESERVATION = "WaitingForReservation"
 kubelet lacks this reason.
 """
 NEEDED_LATER = "needs when it begins"
-"""End of the message to a job that waits for a reservation that hasn't begun. Such a job may start at once if it ends before the
-reservation begins.
+"""End of the message to a job that waits because its resources are reserved from a later time on. Such a job may start at once if it ends
+before that time.
 """
 OF_QUEUE = (WAITS_FOR_ROOM, WAITS_FOR_JOBS, WAITS_FOR_RESERVATION)
 RESERVATION_OVER = "ReservationOver"
@@ -64,7 +64,7 @@ the state couldn't be read any more.
 """
 RESIZE_INFEASIBLE = "ResizeInfeasible"
 """Reason for refusing a resize that the node can't perform, or only by restarting containers. For a container runtime, this applies to
-every resize that would change exclusive CPUs or pinned memory. kubelet's static policies don't permit those either.
+every resize that would change exclusive CPUs or pinned memory, because kubelet's static policies don't permit such changes either.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
 """Reason for deferring a resize, because other pods hold the needed resources. The agent decides again when resources are released."""
@@ -112,7 +112,7 @@ class StartRefused(Struct, frozen=True):
     entry: str | int | None = None
     """Key or index of the invalid entry in the configuration field. None means the whole field."""
     rests_on: tuple[str, ...] = ()
-    """Other configuration fields from which this refusal was concluded. If one of them is invalid, the refusal may be wrong, so it isn't
+    """Other configuration fields on which this refusal depends. If one of them is invalid, the refusal may be wrong, so it isn't
     reported.
     """
     allowed: str = ""

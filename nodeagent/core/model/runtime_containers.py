@@ -32,10 +32,12 @@ class ContainerKey(Struct, frozen=True, order=True):
 class Stage(IntEnum):
     CREATED = 1
     STARTED = 2
-    """The agent has permitted the start of the container's first process."""
+    """Stage that begins when the agent permits the start of the container's first process."""
     STOPPED = 3
     REMOVED = 4
-    """The runtime has removed the container, so it never runs again. Its cgroup may still contain processes."""
+    """Stage that begins when the runtime has removed the container, which then never runs again. The container's cgroup may still contain
+    processes.
+    """
 
 
 class Asked(Struct, frozen=True):
@@ -78,7 +80,7 @@ class KeyEntry(Struct, frozen=True):
     made: tuple[MadeContainer, ...] = ()
     """Containers that have this key, the oldest first. A container is listed until the runtime has removed it and its cgroup is empty."""
     is_held: bool = False
-    """Whether something is allocated to the key."""
+    """Whether the key has an allocation."""
     asked: Asked | None = None
     """Request for which the allocation was made. None means that there is no allocation, or that its request is unknown."""
 

@@ -80,8 +80,8 @@ class ContainerStatus(Struct, frozen=True):
     is.
     """
     oom_kills_seen: int = 0
-    """Last known value of the cgroup's `oom_kill` counter. A higher value at the end of an attempt means that the OOM killer ended it.
-    Restarts don't reset the counter.
+    """Last known value of the cgroup's `oom_kill` counter. A higher value at the end of an attempt means that the OOM killer has ended the
+    attempt. Restarts don't reset the counter.
     """
     had_cpus: CpuSet | None = None
     """Exclusive CPUs that the container of a finished pod had. They may belong to other pods by now. None means that the pod hasn't
@@ -165,7 +165,7 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     pod: Pod
     qos: QosClass
-    """QoS class that the pod had at its admission. The path of the pod's cgroup contains it."""
+    """QoS class that the pod had at its admission. The path of the pod's cgroup depends on it."""
     origin: Origin
     decided_at_ms: int
     refusal: Waiting | None = None
@@ -179,7 +179,7 @@ class PodEntry(Struct, frozen=True, dict=True):
     refused_change: RefusedChange | None = None
     """Changed manifest of the pod that the agent has refused. None means that there is none."""
     idle: Idle | None = None
-    """State of the pod while it is idle. None means that the pod isn't idle, so an active pod has its allocation."""
+    """State of an idle pod. None means that the pod isn't idle."""
     outcome: Phase | None = None
     """Final phase of a finished pod, SUCCEEDED or FAILED. Such a pod has no allocation, but its exit codes stay visible. None means that
     the pod hasn't finished.
@@ -216,11 +216,12 @@ class PodEntry(Struct, frozen=True, dict=True):
 
     @property
     def is_queued(self) -> bool:
-        """Whether the pod is a job that waits in the queue. Unlike other refused pods, such a job needs no user's attention."""
+        """Whether the pod is a job that waits in the queue. Unlike other refused pods, such a job needs no attention from users."""
         return self.refusal is not None and self.refusal.reason in OF_QUEUE
 
     def list_retries(self, kind: RequestKind, *, for_room: bool) -> tuple[Retry, ...]:
-        """Return the events after which the agent decides again on an unmet request. The result is empty if the request isn't unmet.
+        """Return the events after which the agent decides again on an unmet request. The result is empty if the pod has no unmet request of
+        this kind.
 
         Args:
             kind: kind of the request.
@@ -473,13 +474,13 @@ def has_only_starts(before: NodeState, after: NodeState) -> bool:
 
 
 def is_decided_again(before: NodeState, after: NodeState) -> bool:
-    """Return whether the agent may postpone saving a change of the state. That requires the following: if a power failure leaves only
-    `before` on disk, the agent decides `after` again when it starts.
+    """Return whether the agent may postpone saving a change of the state. It may if it would decide `after` again when it starts with
+    `before`, which is then still on disk after a power failure.
 
-    It does if the states differ only in these ways:
+    This is true if the two states differ only in these ways:
 
-    * Pods are ending or have ended, for a reason that still exists after a power failure. (A user's `nodeagent release` wouldn't.) The
-      power failure ends their processes as well.
+    * Pods are ending or have ended, for a reason that still exists after a power failure. (The request of `nodeagent release` would be
+      lost, so it doesn't count.) The power failure ends the pods' processes as well.
     * Starts are confirmed, of containers that may start again after a power failure.
     """
     gone, came = find_replaced(before.entries, after.entries)

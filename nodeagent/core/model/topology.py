@@ -29,8 +29,8 @@ class Cpu(Struct, frozen=True):
     """Socket number (the kernel's physical_package_id)."""
     numa: int
     uncore: int | None = None
-    """Number of the CPU's uncore cache, which as in kubelet is the first last-level cache that not all CPUs of the NUMA node share. None
-    means that there is no such cache.
+    """ID of the CPU's uncore cache. As in kubelet, this is the first cache of level 3 or higher that not all CPUs of the NUMA node share.
+    None means that there is no such cache.
     """
     die: int | None = None
     core_class: str | None = None
@@ -127,8 +127,8 @@ class Topology(Struct, frozen=True, dict=True):  # dict=True, because cached pro
 
     @cached_property
     def uncores(self) -> Groups:
-        """Return the CPUs of each uncore cache, by its number. As in kubelet, CPUs without an uncore cache are listed under their socket's
-        number.
+        """Return the CPUs of each uncore cache, by the cache's ID. As in kubelet, CPUs without an uncore cache are listed under the ID of
+        their socket.
         """
         return _group_cpus((c.socket if c.uncore is None else c.uncore, c.id) for c in self.cpus)
 

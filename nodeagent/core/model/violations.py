@@ -38,7 +38,7 @@ class Violation(Struct, frozen=True, kw_only=True):
     """UID of the pod concerned. For the invariant ONE_ENTRY_PER_NAME, this is the pod's namespace and name."""
     container: str = ""
     beside: str = ""
-    """The other party of the violation: another container with the same CPUs or device, or the claim of a device."""
+    """Other party of the violation: another container with the same CPUs or device, or the claim of a device."""
     cpus: CpuSet = CpuSet()
     expected_cpus: CpuSet = CpuSet()
     """CPUs that the shared pool or the pod should have according to the invariant."""

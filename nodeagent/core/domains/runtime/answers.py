@@ -2,9 +2,9 @@
 sent, and CPUs are vacated before they are granted.
 
 The runtime carries out the changes of an answer one after the other, and only logs a failure. Therefore no change grants CPUs that another
-container still has to leave. They are granted later, when the other container's cgroup shows that it has left. A container that is being
-created gets its CPUs at once, because its first process can't start before `check_start`. NRI can't express an empty cpuset, so a container
-without usable CPUs isn't changed.
+container still has to leave. They are granted later, once the cgroup of the other container shows that they are free. A container that is
+being created gets its CPUs at once, because its first process can't start before `check_start`. NRI can't express an empty cpuset, so a
+container without usable CPUs isn't changed.
 """
 
 from collections.abc import Collection, Iterable
@@ -57,7 +57,7 @@ class Occupant(Struct, frozen=True):
     id: str = ""
     """Container ID in the runtime. Empty means that the runtime can't change this cgroup."""
     has: NriResources = NriResources()
-    """Present values of the cgroup."""
+    """Present values of the cgroup, as far as NRI can set them."""
 
     @property
     def overdue(self) -> CpuSet:

@@ -25,12 +25,12 @@ def answer_call(
 
     Args:
         call: the runtime's call.
-        todo: the instructions that the decision has left to carry out.
+        todo: the instructions from the decision that haven't been carried out yet.
         wanted: the desired placement of containers, by pod UID and container name.
         there: all cgroups with processes.
         seen: the cgroups of the runtime's containers, by container ID.
-        pool: the shared pool.
-        reserved: the online CPUs among the reserved ones, which are never exclusive.
+        pool: the CPUs of the shared pool.
+        reserved: the reserved CPUs that are online. They are never exclusive.
     """
     for one in todo:
         match one:

@@ -70,7 +70,7 @@ _NAMESPACE = "default"
 
 
 class _Case(Struct, frozen=True):
-    """A container on which to decide, with its pod, in which the container is included."""
+    """A container on which the agent has to decide, and its pod, which includes the container."""
 
     decide: Decide
     made: MadeContainer
@@ -148,10 +148,9 @@ def _reported_cpus(container_id: str, node: Node) -> CpuSet | None:
 
 
 def _adopt_placed(state: NodeState, todo: list[Todo], node: Node) -> list[Todo]:
-    """Replace the instruction to count a container as started without a call by the instruction to adopt it, if the container has its
-    allocated CPUs.
+    """Adopt each container that is on its allocated CPUs, instead of counting it as started without a call (`CountFailOpen`).
 
-    The agent itself must have placed such a container, before it lost its state.
+    The agent itself must have placed such a container before it lost its state.
     """
     wanted = wanted_by_key(state, node)
 
@@ -267,8 +266,8 @@ def _recover_devices(promises: Promises, pod: Pod, name: str) -> Promises:
 
 
 def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: str) -> Promises:
-    """Leave a container its devices if it requests the same number as before. A running container can't get others, because its device
-    files exist already.
+    """Keep a container's devices allocated if it requests the same number as before. A running container can't get other devices, because
+    its device files already exist.
     """
     own = Counter(one.resource for one in before.devices_of(name))
     if own != {one: count.value() for one, count in pod.container(name).devices}:
@@ -410,7 +409,9 @@ def _runtime_entry(state: NodeState, pod_uid: str) -> PodEntry | None:
 
 
 def _list_counting(state: NodeState, before: PodEntry | None, key: ContainerKey) -> tuple[str, ...]:
-    """Return the containers that a decision takes into account: those with an allocation, then the container on which to decide."""
+    """Return the names of the containers that a decision takes into account: those with an allocation, then the container on which to
+    decide.
+    """
     known = () if before is None else tuple(one.name for one in before.pod.containers)
     keys = {one.key.name for one in state.runtime.entries if one.key.pod_uid == key.pod_uid and one.is_held}
     ordered: Iterable[str] = (*(name for name in known if name in keys), *sorted(keys - set(known)), key.name)

@@ -62,8 +62,8 @@ def estimate_memory_request(oom_score_adj: int, capacity_bytes: int) -> Range | 
     kubelet never sets this value on a Burstable container.
 
     Args:
-        oom_score_adj: the value. kubelet computes 1000 minus the requested thousandths of the node's memory, limited to the range for
-            Burstable containers.
+        oom_score_adj: the container's value. kubelet computes it as 1000 minus the requested thousandths of the node's memory, limited to
+            the range for Burstable containers.
         capacity_bytes: the node's memory, as kubelet knows it.
     """
     if not MIN_BURSTABLE_OOM <= oom_score_adj <= MAX_BURSTABLE_OOM or capacity_bytes <= 0:

@@ -1,6 +1,4 @@
-"""Reconstruction of what is known about a container runtime's pod from the saved state, for commands that have no connection to the
-runtime.
-"""
+"""Reconstruction of the known properties of a container runtime's pod from the saved state, to show them without asking the runtime."""
 
 from collections.abc import Callable
 

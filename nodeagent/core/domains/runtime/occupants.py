@@ -29,8 +29,8 @@ class Stated(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Inputs for decisions on a runtime's containers, in addition to the pods: the turn's observations (`World`) and the runtime's
-    reports.
+    """Inputs for decisions on a runtime's containers: the observations of the turn (`World`), properties of the kernel, and the reports of
+    the runtime.
     """
 
     world: World
@@ -97,7 +97,7 @@ def wanted_by_id(
     until the oldest has ended. Refused and undecided containers belong in the shared pool, too, where they can't disturb exclusive CPUs.
 
     Args:
-        registry: the registry.
+        registry: the runtime's containers and their keys.
         wanted: the desired placement of each key that has an allocation.
         pool: the placement of containers without an allocation.
         populated: IDs of the containers whose cgroups have processes.

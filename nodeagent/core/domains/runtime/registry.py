@@ -235,8 +235,8 @@ def _apply_to_containers(
 
 
 def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Return the instruction to decide on changed pod-level amounts, by means of one placed container of the pod. Changed amounts of the
-    containers themselves come in separate calls.
+    """Return the instruction to decide on changed pod-level amounts. It names one placed container of the pod, because decisions are made
+    per container. The runtime reports changed amounts of the containers themselves in separate calls.
     """
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:

@@ -26,27 +26,27 @@ class Condition(Enum):
 
 class ContainerEvent(StrEnum):
     CREATE = "create"
-    """The runtime is about to create the container."""
+    """Call of the runtime before it creates the container."""
     START = "start"
-    """The first process of the container waits for permission to start."""
+    """Call of the runtime before the container's first process starts. The process waits for the answer."""
     UPDATE = "update"
-    """The runtime is about to change the container's amounts."""
+    """Call of the runtime before it changes the container's amounts."""
     STOP = "stop"
     REMOVE = "remove"
     POD_END = "pod_end"
-    """The runtime has stopped or removed the container's pod."""
+    """Stop or removal of the container's pod."""
     SEEN_RUNNING = "seen_running"
-    """The container is in a list of running containers that the agent requested. Containers that aren't in the list may still be in
-    preparation.
+    """Presence of the container in a list of running containers that the agent has requested. A container that is missing from this list
+    may still be in preparation.
     """
     LISTED_CREATED = "listed_created"
-    """NRI's call Synchronize lists the container as created. The events `LISTED_RUNNING` and `LISTED_STOPPED` have corresponding
-    meanings.
+    """Presence of the container, in the state "created", in the list of NRI's call Synchronize. The next two members mean the same for the
+    states "running" and "stopped".
     """
     LISTED_RUNNING = "listed_running"
     LISTED_STOPPED = "listed_stopped"
     UNLISTED = "unlisted"
-    """NRI's call Synchronize doesn't list the container."""
+    """Absence of the container from the list of NRI's call Synchronize."""
 
 
 class Effect(Enum):
