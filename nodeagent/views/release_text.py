@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 def describe_plan(state: NodeState, entry: PodEntry) -> Document:
-    """Describe the release of a pod: the order of its containers, and the resources that become free."""
+    """Describe the release of a pod: the order in which its containers are stopped, and the resources that become free."""
     held = state.promises.of_pod(entry.pod.uid) if entry.is_active else NOTHING
     return {
         "namespace": entry.pod.namespace,

@@ -1,4 +1,4 @@
-"""`nodeagent simulate -f`: decides on pods one after the other, finds how many copies fit, or compares two configurations."""
+"""`nodeagent simulate -f`: decides on pods one after the other, finds how many copies of pods fit, or compares two configurations."""
 
 import argparse
 from collections.abc import Sequence

@@ -83,7 +83,7 @@ class Replacements(Struct, frozen=True):
 
 
 class _TextReport:
-    """Reporter of scenarios as text. Only the first scenarios are reported in full."""
+    """Reporter that formats the outcome of scenarios as text. Only the first scenarios are formatted in full."""
 
     def __init__(self, path: NamedFile, where: str) -> None:
         self._path = path

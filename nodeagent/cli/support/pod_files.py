@@ -54,7 +54,7 @@ class PodFile(Struct, frozen=True):
 
 
 def read_pods(paths: Sequence[NamedFile]) -> tuple[Pod, ...]:
-    """Read all pods from manifests, for trial decisions. Workloads are read as by `read_workload_files`."""
+    """Read all pods from manifests, for trial decisions. A workload, such as a Deployment, counts as one pod."""
     return tuple(found.pod for file in read_workload_files(paths) for found in file.pods)
 
 

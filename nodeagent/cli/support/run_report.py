@@ -36,8 +36,8 @@ from nodeagent.views.job_report import JobLocation
 _FIRST_INTERVAL_SECONDS = 0.02
 _LAST_INTERVAL_SECONDS = 1.0
 _PARTS = 4
-"""Divisor of the time since the run's start; the quotient is the time until the next sample. Memory that is in use for a quarter of the run
-is therefore seen by a sample.
+"""Number by which the time since the run's start is divided to get the time until the next sample. Memory that is in use for a quarter of
+the run is therefore seen by a sample.
 """
 _LONGEST = "others.longestMicroseconds"
 _NO_LONGEST = (

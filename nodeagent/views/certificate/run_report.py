@@ -258,7 +258,7 @@ def _judge_steal(times: Mapping[int, Mapping[str, int]], elapsed_us: int, cpus: 
 
 
 def _judge_interrupts(interrupts: list[Document] | None, elapsed_us: int) -> MeasuredRate | None:
-    """Judge the device interrupts only on the CPU that handled most of these interrupts."""
+    """Judge the device interrupts only on the CPU that handled the most of them, so that the other CPUs don't hide them."""
     if interrupts is None:
         return None
     by_cpu: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""All checks of a node in a fixed order, as a document with stable names and as text."""
+"""All checks of a node in a fixed order, as a document with stable field names, and as text."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

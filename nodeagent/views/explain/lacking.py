@@ -19,7 +19,7 @@ FEW_SETS = 3
 are counted.
 """
 MOST_NODES = 8
-"""Maximum number of NUMA nodes listed one by one. The nodes with the smallest shortages are listed."""
+"""Maximum number of NUMA nodes that are listed one by one. The nodes with the smallest shortages are listed."""
 
 
 class RefusedDecision(Struct, frozen=True):

@@ -56,7 +56,7 @@ class ContainerView(Struct, frozen=True):
     is_different: bool
     """Whether the cgroup's observed values differ from the desired values."""
     closing: Closing | None = None
-    """Isolation of the container's exclusive CPUs from the host. None means that the container has no isolated CPUs."""
+    """Isolation of the container's exclusive CPUs from the host. None means that host processes aren't kept off its CPUs."""
 
     @property
     def rules(self) -> NodeRules:

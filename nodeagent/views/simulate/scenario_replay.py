@@ -318,7 +318,7 @@ class Replay:
 
 
 def list_running(step: ScenarioStep, pods: tuple[Pod, ...]) -> tuple[tuple[str, str], ...]:
-    """List the containers that run during a restart, as pairs of pod UID and container name."""
+    """List the containers that keep running while kubelet restarts, as pairs of pod UID and container name."""
     if not isinstance(step.running, str):
         return step.running
     if step.running == RUNNING_NONE:

@@ -1,4 +1,4 @@
-"""Text in columns within a width. Long cells are broken at commas and spaces, and never truncated.
+"""Layout of text in columns with a limited total width. Long cells are broken at commas and spaces, and never truncated.
 
 Unprintable characters are escaped, so that no text can control a terminal.
 """

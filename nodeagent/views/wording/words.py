@@ -1,4 +1,6 @@
-"""Single facts of an inspection as words: states, exits, quotas, amounts, times. views/inspect/text.py lays them out."""
+"""Single facts that `nodeagent inspect` shows, formatted as words: states, exits, quotas, amounts, times. views/inspect/text.py lays them
+out.
+"""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
