@@ -33,8 +33,8 @@ def hints_near(devices: PlacedDevices | None, names: tuple[str, ...], every: Num
 
 
 def without_such_devices(devices: PlacedDevices | None, names: tuple[str, ...]) -> Refusal | None:
-    """Refuse a pod that asks to be near devices that the machine doesn't have. None means that the machine has all of them, or hasn't been
-    scanned for devices.
+    """Refuse a pod whose `near` annotations name devices that the machine lacks. None means that the machine has all of them, or hasn't
+    been scanned for devices.
     """
     if devices is None:
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Room(Struct, frozen=True):
-    """The node's resources, and the amounts that pods request and hold."""
+    """Inputs of a decision except the request itself: the node's resources, and the amounts that pods request and hold."""
 
     topology: Topology | None = None
     config: Config | None = None
@@ -38,8 +38,8 @@ class Room(Struct, frozen=True):
     """Pools of devices that device plugins have reported."""
 
     def has_more_than(self, before: "Room") -> bool:
-        """Return whether resources were released or the node has changed since `before`. Devices of device plugins are left to
-        `has_new_devices`.
+        """Return whether resources were released or the node has changed since `before`. Devices of device plugins don't count, because
+        `has_new_devices` checks them.
         """
         if self is before:
             return False

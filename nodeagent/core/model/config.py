@@ -44,8 +44,8 @@ GATES_OF_A_STAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for stage, on_by_default in (("AllAlpha", False), ("AllBeta", True))
     }
 )
-"""Feature gates that `AllAlpha` and `AllBeta` switch, unless the configuration sets a gate individually. Alpha gates are those that are off
-by default.
+"""Feature gates that `AllAlpha` and `AllBeta` switch. A gate that the configuration sets individually isn't switched. The alpha gates are
+those that are off by default.
 """
 
 
@@ -189,7 +189,7 @@ class Placement(Struct, frozen=True):
 
 
 DEFAULT_WEIGHT = 100
-"""Default value of `CPUWeight=` in systemd units."""
+"""Default weight of a user in the queue of jobs. It equals the default of `CPUWeight=` in systemd units."""
 
 
 class JobShare(Struct, frozen=True):

@@ -94,7 +94,7 @@ class Promises(Struct, frozen=True):
     pods: PodMap[PodPromises] = field(default_factory=PodMap)
     """Allocations by pod UID. Pods to which nothing is allocated are missing."""
     unrecovered: tuple[UnrecoveredPod, ...] = ()
-    """Pods of a lost state that aren't known again yet. Their holdings aren't allocated to other pods."""
+    """Pods that are known only from records since the agent's state was lost. Their holdings can't be allocated to other pods."""
     parts: tuple[Books, ...] = ()
     """Records for the whole node, one object per resource. Use `of` to read one, and `having` to replace some of them."""
 
@@ -143,6 +143,6 @@ class Isolation(enum.StrEnum):
 
 
 def with_pod(promises: Promises, uid: str, pod: PodPromises) -> Promises:
-    """Replace the allocation of a pod. An empty allocation removes the pod."""
+    """Return a copy of the promises in which `pod` is the allocation of the pod with this UID. An empty allocation removes the pod."""
     pods = promises.pods.without(uid) if pod == NOTHING else promises.pods.put(uid, pod)
     return Promises(pods, promises.unrecovered, promises.parts)

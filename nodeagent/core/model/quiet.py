@@ -28,7 +28,7 @@ class QuietSettings(Struct, frozen=True):
     """
 
     def overridden_by(self, others: "QuietSettings") -> "QuietSettings":
-        """Return a copy in which the settings of `others` that aren't None replace these settings."""
+        """Return a copy in which each setting that `others` contains (a value other than None) replaces the present one."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
 
@@ -49,7 +49,7 @@ class QuietRequest(Struct, frozen=True):
 
 class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Settings of a process and its children. None in a field means that the process inherits the setting from its parent. Serialized
-    fields have the names that profiles use.
+    fields are named as in profiles.
     """
 
     aslr: bool | None = None
@@ -63,7 +63,7 @@ class ProcessSettings(Struct, frozen=True, rename="camel", omit_defaults=True):
     nice: int | None = None
 
     def overridden_by(self, others: "ProcessSettings") -> "ProcessSettings":
-        """Return a copy in which the settings of `others` that aren't None replace these settings."""
+        """Return a copy in which each setting that `others` contains (a value other than None) replaces the present one."""
         return replace(self, **{name: value for name, value in asdict(others).items() if value is not None})
 
     @property

@@ -48,7 +48,7 @@ class Asked(Struct, frozen=True):
     oom_score_adj: int | None
     cgroup_parent: str
     annotations: tuple[tuple[str, str], ...]
-    """Annotations of the pod that are meant for the agent."""
+    """Annotations of the pod in the agent's annotation domain."""
 
     @classmethod
     def of(cls, sandbox: "Sandbox", container: "NriContainer") -> "Asked":

@@ -381,8 +381,8 @@ class NodeState(Struct, frozen=True):
     runtime: Registry = Registry()
     """Containers of a container runtime. `promises` contains their allocations, and `entries` contains their pods."""
     units_boot_id: str = ""
-    """Boot ID of the boot in which the agent recorded the original settings of units. Empty means that it recorded none, or that the boot
-    ID is unknown.
+    """ID of the boot in which the agent recorded the original settings of units. Empty means that it recorded none, or that the ID is
+    unknown.
     """
 
     def holding_pods(self) -> tuple[Pod, ...]:

@@ -108,7 +108,9 @@ def is_for_room(reason: str) -> bool:
 
 
 _ALWAYS = {STATE_NOT_SAVED: Retry.DISK}
-"""Event after which the agent decides again, for those reasons that have the same single event for all kinds of requests."""
+"""Event after which the agent decides again, by refusal reason. Only reasons for which the kind of the request doesn't matter are
+listed.
+"""
 _DECIDED_WHEN_REPEATED = frozenset({POD_NOT_KNOWN, RESIZE_DEFERRED, Reason.DEVICE_PLUGINS_SLOW.value})
 _FOR_ROOM = frozenset(
     {

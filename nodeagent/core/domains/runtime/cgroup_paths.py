@@ -24,8 +24,8 @@ def decode_cgroup_path(cgroups_path: str) -> str:
 
 
 def _checked(path: str) -> str:
-    """Return a path from another program without outer slashes. Return an empty text if the path isn't safe, for instance because it
-    contains `..`.
+    """Remove leading and trailing slashes from a path that another program has sent. Return an empty text if the path isn't safe, for
+    instance because it contains `..`.
     """
     parts = path.strip("/").split("/")
     return "" if any(part in {"", ".", ".."} for part in parts) or "\0" in path else "/".join(parts)

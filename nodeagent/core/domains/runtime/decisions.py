@@ -279,8 +279,8 @@ def _keep_devices(promises: Promises, before: DeviceHoldings, pod: Pod, name: st
 def _decision_for(case: _Case) -> PodDecision:
     """Return the function that decides on a container.
 
-    For a container that isn't placed yet, the function first tries to allocate among the CPUs on which the container runs by the runtime's
-    report. Such a container is already running, or was created before the agent lost its state.
+    If the container doesn't use its allocation yet, the function first tries to allocate only CPUs on which the container already runs, as
+    reported by the runtime. Such a container is running, or was created before the agent lost its state.
     """
     running_on = _reported_cpus(case.decide.id, case.node)
     if case.made.stage >= Stage.STOPPED or case.made.is_placed or running_on is None:
@@ -296,7 +296,7 @@ def _decision_for(case: _Case) -> PodDecision:
 
 
 def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[Draft, tuple[Todo, ...]]:
-    """Resize a placed container by the rules that apply to the agent's own pods (D50)."""
+    """Resize a container that has an allocation, by the rules that apply to the agent's own pods (D50)."""
     state, decide, pod = draft.state, case.decide, case.pod
     if not is_resize(before.pod, pod):
         why = f"{change}: exclusive CPUs and allocated memory stay as they are while the container runs"
@@ -312,8 +312,8 @@ def _resize(draft: Draft, case: _Case, before: PodEntry, change: str) -> tuple[D
 
 
 def _describe_exclusive_change(before: Pod, case: _Case) -> str:
-    """Describe the change in the exclusive amounts of a placed container, or of its pod as a whole. The result is empty if they are the
-    same as before.
+    """Describe how the exclusive amounts of a container with an allocation, or of its pod as a whole, have changed. The result is empty if
+    they are the same as before.
     """
     if case.decide.is_of_pod:
         was, becomes = (demand_of(case.node.world.managers.rules, pod) for pod in (before, case.pod))
@@ -378,7 +378,7 @@ def _refuse(
 
 
 def _forget_refused_pods(state: NodeState) -> NodeState:
-    """Remove the entries of refused pods for which no refused container is stored any more."""
+    """Return the state without the entries of refused pods for which no refused container is stored any more."""
     refused = {one.key.pod_uid for one in state.runtime.refused}
     left = tuple(
         entry

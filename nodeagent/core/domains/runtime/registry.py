@@ -139,7 +139,7 @@ def apply_event(
 
 def record_decision(registry: Registry, key: ContainerKey, container_id: str, refusal: str | None) -> Stepped:
     """Store the decision on a container's request, and return the instructions that follow. The decision also applies to running containers
-    of the same key with the same request that aren't placed.
+    that have the same key and the same request, but don't use the key's allocation yet.
 
     If a container is refused before its start, it is removed from the registry. A running container stays, and keeps its allocation if only
     an update was refused.
@@ -210,8 +210,8 @@ def _apply_call(registry: Registry, call: Call, due: Collection[ContainerKey]) -
 
 
 def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
-    """Record that the containers of a pod will never run again. Their allocations can then be released before the runtime removes the
-    containers.
+    """Return the registry after the end of a pod, whose containers then never run again. Their allocations can be released even before the
+    runtime removes the containers.
     """
     ended = (
         _apply_to_containers(entry, ContainerEvent.POD_END, lambda one: one.sandbox_id == sandbox_id)
@@ -223,7 +223,9 @@ def _end_pod(registry: Registry, sandbox_id: str) -> Registry:
 def _apply_to_containers(
     entry: KeyEntry, event: ContainerEvent, applies: Callable[[MadeContainer], bool] = lambda _: True
 ) -> KeyEntry:
-    """Apply an event to some containers of a key. The event must be legal in every condition, and its only effect must be another stage."""
+    """Return the entry of a key after an event of some of its containers. The event must be legal in every condition, and its only effect
+    must be another stage.
+    """
     made = list(entry.made)
     for position, one in enumerate(made):
         if applies(one):
@@ -235,8 +237,8 @@ def _apply_to_containers(
 
 
 def _decide_pod(registry: Registry, sandbox: Sandbox) -> tuple[Decide, ...]:
-    """Return the instruction to decide on changed pod-level amounts. It names one placed container of the pod, because decisions are made
-    per container. The runtime reports changed amounts of the containers themselves in separate calls.
+    """Return the instruction to decide on changed pod-level amounts. It names one of the pod's containers with an allocation, because
+    decisions are made per container. The runtime reports changed amounts of the containers themselves in separate calls.
     """
     for entry in registry.entries:
         if entry.key.pod_uid == (sandbox.uid or sandbox.id) and entry.is_held:
@@ -353,8 +355,8 @@ def _compare(
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
     """Compare the values of a listed container with the allocation of its key.
 
-    If the agent didn't know the container but it has the allocated CPUs, an earlier run of the agent placed it. On other CPUs, the
-    container has started without a call to the agent, unless it was permitted to start.
+    A container that is unknown to the agent but runs on its allocated CPUs was placed there before the agent's last start. An unknown
+    container on other CPUs has started without a call to the agent, unless the agent permitted its start.
     """
     key, wanted = entry.key, report.wanted
     has_wanted = wanted is not None and has_wanted_values(report.container.resources, wanted)
@@ -386,7 +388,7 @@ def _release_empty(registry: Registry, populated: frozenset[str]) -> Stepped:
 
 
 def _decide_unplaced(registry: Registry, keys: Collection[ContainerKey]) -> Iterator[Decide]:
-    """Yield an instruction to decide on each running container of these keys that isn't placed."""
+    """Yield an instruction to decide on each running container of these keys that doesn't use its key's allocation."""
     for entry in registry.entries:
         if entry.key in keys:
             for made in entry.made:
@@ -460,7 +462,7 @@ def _compare_listed(
 
 
 def _keep_newest_of_key(todo: Iterable[Todo]) -> tuple[Todo, ...]:
-    """Drop all decisions on a key except the last, because that one concerns the newest container."""
+    """Drop all decisions on a key except the last one, which concerns the newest container."""
     rows = tuple(todo)
     last = {one.key: one.id for one in rows if isinstance(one, Decide)}
     return tuple(one for one in rows if not isinstance(one, Decide) or last[one.key] == one.id)
@@ -472,7 +474,7 @@ def has_wanted_values(has: NriResources, wanted: WantedPlacement) -> bool:
 
 
 def _replace_sandboxes(registry: Registry, sandboxes: Iterable[Sandbox], stopped: Collection[str] = ()) -> Registry:
-    """Set the known sandboxes. Refusals and kubelet's data are dropped for pods that aren't among them."""
+    """Return the registry with these pod sandboxes as the only known ones. Refusals and kubelet's data about other pods are dropped."""
     known = (KnownSandbox(pod.id, pod.uid or pod.id, pod.id in stopped) for pod in sandboxes)
     return _forget_removed_pods(replace(registry, sandboxes=tuple(sorted(known, key=lambda pod: pod.id))))
 
@@ -484,8 +486,8 @@ def _forget_removed_pods(registry: Registry) -> Registry:
 
 
 def _store_pods(registry: Registry, told: Iterable[KubeletPod]) -> Registry:
-    """Store kubelet's data about pods. If the data of a pod has changed, drop its stored refusals, so that the agent makes a new decision
-    on the next request.
+    """Return the registry with kubelet's data about these pods. If the data of a pod has changed, its stored refusals are dropped, so that
+    the agent makes a new decision on the next request.
     """
     there = {known.pod_uid for known in registry.sandboxes}
     news = {pod.uid: pod for pod in told if pod.uid in there and pod != registry.pod(pod.uid)}
@@ -507,14 +509,16 @@ def _add_sandbox(registry: Registry, sandbox: Sandbox) -> Registry:
 
 
 def _replace_container(entry: KeyEntry, made: MadeContainer) -> KeyEntry:
-    """Replace the container with this ID in the entry of its key, or append it."""
+    """Return the entry of a key with this container, in place of the container with the same ID or at the end."""
     if entry.find(made.id) is not None:
         return replace(entry, made=tuple(made if one.id == made.id else one for one in entry.made))
     return replace(entry, made=(*entry.made, made))
 
 
 def _replace_entry(registry: Registry, entry: KeyEntry) -> Registry:
-    """Replace the entry of a key. An entry that has neither containers nor an allocation is removed."""
+    """Return the registry with this entry in place of the earlier entry of the same key. An entry that has neither containers nor an
+    allocation is removed.
+    """
     others = [one for one in registry.entries if one.key != entry.key]
     if entry.made or entry.is_held:
         others.append(entry)

@@ -14,8 +14,8 @@ class StatedContainer(Struct, frozen=True):
     kind: ContainerKind | None = None
     """Kind of the container. None means that neither an annotation nor kubelet states it."""
     requests: Resources | None = None
-    """Complete list of requests. None means that neither annotations nor kubelet state them. A resource without a request here has its
-    limit as the request.
+    """Complete list of requests. None means that neither annotations nor kubelet state them. If a resource is missing in the list, its
+    limit is also its request.
     """
     limits: Resources | None = None
     """Complete list of limits. None means that neither annotations nor kubelet state them."""
