@@ -71,8 +71,8 @@ def find_spread(
     """Return the NUMA nodes over which a container's huge pages should be spread, each with the amount of `resource` that the container
     holds there.
 
-    The result is empty if there is nothing to spread: the container has no huge pages, holds the resource on one node only, or must use
-    other nodes under a strict policy.
+    The result is empty if there is nothing to spread, because the container has no huge pages, or holds the resource on a single node. It
+    is also empty if a strict policy requires other nodes.
     """
     if not any(size for name, size in container.memory or () if name.startswith(HUGEPAGES_PREFIX)):
         return ()

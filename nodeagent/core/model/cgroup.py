@@ -207,8 +207,8 @@ ObservedCgroups = Mapping[str, ObservedCgroup]
 
 
 def unclear_units(observed: ObservedCgroups) -> dict[str, CpuSet]:
-    """Return the systemd units for which the agent can't tell now whether a pod pins them, for instance because a manifest is unreadable.
-    Each unit is returned with the CPUs that it uses, or will use when it starts.
+    """Return the systemd units that may or may not be pinned by a pod, because the agent can't read all manifests now. Each unit is
+    returned with the CPUs that it uses, or will use when it starts.
     """
     found, prefix = {}, f"{UNITS_UNCLEAR}/"
     for path in [path for path in observed if path.startswith(prefix)]:

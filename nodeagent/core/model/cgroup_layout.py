@@ -29,7 +29,9 @@ _PINNED = (f"{UNITS}/", _DOMAIN)
 UNITS_LEFT = f"{UNITS}/left"
 """Path prefix of systemd units that no pod pins any more, but whose original settings the agent hasn't restored yet."""
 UNITS_UNCLEAR = f"{UNITS}/unclear"
-"""Path prefix of systemd units for which the agent can't tell now whether a pod pins them. The agent leaves these units unchanged."""
+"""Path prefix of systemd units that may or may not be pinned by a pod, because the agent can't read all manifests now. The agent leaves
+these units unchanged.
+"""
 OWN_DIRECTORIES = frozenset(
     {
         *(BURSTABLE, BEST_EFFORT, SHARED, POOL, POOL_PAYLOAD),

@@ -85,8 +85,8 @@ class PluginCode(Protocol):
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin isn't called any more until the agent is restarted, such as a late answer. Empty means that the
-        plugin is still called.
+        """Return the reason why the agent doesn't call the plugin until its next restart, such as a late answer. Empty means that it calls
+        the plugin.
         """
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ class CpuPlugin(Struct, frozen=True):
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
-    """Pairs of option and value, sorted by option."""
+    """Configured options of the plugin, as pairs of option and value, sorted by option."""
     code: PluginCode | None = None
     """Code of the plugin. None means that the code isn't loaded, because the program makes no decisions."""
 
@@ -293,8 +293,8 @@ class Config(Struct, frozen=True):
     """
     check_allocatable: bool = True
     retry_refused: str = RETRY_NOTHING
-    """Choice of the refused pods that the agent decides on again without `nodeagent retry`. `none` means no pods, as with kubelet. `room`
-    means pods that were refused for lack of resources, whenever resources are released.
+    """Kind of refused pods on which the agent decides again without `nodeagent retry`. With `none`, there are no such pods, as with
+    kubelet. With `room`, these are the pods that were refused for lack of resources. The agent decides again when resources are released.
     """
     max_pods: int = 1_000
     pods_per_core: int = 0

@@ -39,7 +39,7 @@ class Derived(Struct, Generic[Inputs, V], frozen=True):
     common: tuple[object, ...] = ()
     """Inputs that all values share."""
     kept: Mapping[str, tuple[Inputs, V]] = field(default_factory=dict)
-    """Pairs of inputs and value, by key."""
+    """Cached values by key, each with the inputs from which it was computed."""
 
     def derive(
         self,

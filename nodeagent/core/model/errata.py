@@ -361,7 +361,7 @@ class AskedRow(Struct, frozen=True):
     nodeagent: str
     setting: str
     issue: int
-    """Number of the request in kubernetes/kubernetes."""
+    """Number of the issue that contains the request, in kubernetes/kubernetes."""
 
 
 ASKED_OF_KUBELET: tuple[AskedRow, ...] = (

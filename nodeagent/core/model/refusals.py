@@ -53,7 +53,7 @@ UNIT_TAKEN = "UnitTaken"
 INVALID_ANNOTATIONS = "InvalidAnnotations"
 """Reason for refusing a container of a container runtime, because its pod's annotations are invalid or contradict kubelet's data."""
 POD_NOT_KNOWN = "PodNotKnown"
-"""Reason for refusing a container of a container runtime, because the managers align whole pods, and the agent doesn't know all containers
+"""Reason for refusing a container of a container runtime, because the managers allocate per pod, and the agent doesn't know all containers
 of the pod.
 """
 UID_TAKEN = "UIDTaken"
@@ -63,8 +63,9 @@ INVALID_NAME = "InvalidName"
 the state couldn't be read any more.
 """
 RESIZE_INFEASIBLE = "ResizeInfeasible"
-"""Reason for refusing a resize that the node can't perform, or only by restarting containers. For a container runtime, this applies to
-every resize that would change exclusive CPUs or pinned memory, because kubelet's static policies don't permit such changes either.
+"""Reason for refusing a resize that the node can't perform at all, or not without restarting containers. For a container runtime, this
+applies to every resize that would change exclusive CPUs or pinned memory, because kubelet's static policies don't permit such changes
+either.
 """
 RESIZE_DEFERRED = "ResizeDeferred"
 """Reason for deferring a resize, because other pods hold the needed resources. The agent decides again when resources are released."""

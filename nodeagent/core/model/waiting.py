@@ -35,7 +35,7 @@ class Retry(enum.StrEnum):
     MANIFEST = "manifest"
     """Change of the pod's manifest."""
     REQUEST = "request"
-    """Request of a user (`nodeagent retry`)."""
+    """Request by a user for a new decision (`nodeagent retry`)."""
     ROOM = "room"
     """Release of resources by other pods, or an increase of the machine's resources."""
     RESOURCE = "resource"

@@ -21,7 +21,7 @@ from nodeagent.core.turn.world import World
 
 
 class Stated(Struct, frozen=True):
-    """Data about a pod from its annotations."""
+    """Description of a pod in its annotations, with the errors that were found in them."""
 
     pod: StatedPod = StatedPod()
     problems: tuple[str, ...] = ()

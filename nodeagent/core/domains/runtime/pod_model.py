@@ -69,7 +69,7 @@ class Known(Struct, frozen=True):
     """One known property of a pod, with its value, source and certainty."""
 
     what: str
-    """Property: `qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
+    """Name of the property: `qosClass`, `containers`, `kind`, `requests.NAME` or `limits.NAME`."""
     value: str
     by: ToldBy
     is_exact: bool
@@ -87,7 +87,7 @@ class Contradiction(Struct, frozen=True):
 
     container: str
     what: str
-    """Property, as in `Known.what`, or `exclusive-cpus`."""
+    """Name of the property, as in `Known.what`, or `exclusive-cpus`."""
     stated: str
     told: str
 

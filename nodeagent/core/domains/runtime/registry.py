@@ -340,8 +340,8 @@ def _offer(entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None) -> 
 def _offer_change(
     entry: KeyEntry, made: MadeContainer, refusal: RefusedKey | None
 ) -> tuple[KeyEntry, tuple[Todo, ...]]:
-    """Handle an update of a container: place it if its key has an allocation for these amounts, refuse the update if it was refused before,
-    or ask for a decision. Until then, the container keeps its allocation.
+    """Handle an update of a container. Place the container if its key has an allocation for these amounts, refuse the update if it was
+    refused before, or ask for a decision. Until the decision, the container keeps its allocation.
     """
     if made.is_placed and entry.asked == made.asked:
         return entry, (Place(entry.key, made.id),)
