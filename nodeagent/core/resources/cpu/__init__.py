@@ -1,4 +1,5 @@
-"""The CPU manager: kubelet's policies none and static with their options. This package decides which CPUs a container gets and releases.
+"""The CPU manager: kubelet's policies none and static with their options. This package decides which CPUs a container gets, keeps and
+releases.
 
-Options are declared and checked in options.py. manager.py passes them to assignment.py or distribution.py, which implement them.
+options.py declares and checks the options. manager.py passes them to assignment.py or distribution.py, which implement them.
 """

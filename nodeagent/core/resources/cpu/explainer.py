@@ -1,5 +1,5 @@
-"""CPUs in explanations: the chosen CPUs with the rules that were applied, the free CPUs of each NUMA node, and the numbers of CPUs to
-try instead of the request.
+"""Explanations of CPU allocations: the chosen CPUs and the rules behind the choice, the free CPUs of each NUMA node, and other numbers of
+CPUs that a refused pod could request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,38 +25,42 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class TakenTogether(Struct, frozen=True):
-    """CPUs that were taken together by one rule."""
+    """Group of CPUs that one rule took from the free CPUs."""
 
     rule: Rule
     cpus: CpuSet
     share_of: int | None = None
-    """NUMA node that provides the CPUs as its equal share (distribute-cpus-across-numa). None means that the CPUs aren't an equal share."""
+    """ID of the NUMA node that provides the CPUs as its equal share of the request (distribute-cpus-across-numa). None means that they
+    aren't an equal share.
+    """
     is_remainder: bool = False
-    """Whether the CPUs belong to the remainder after the equal shares."""
+    """Whether the CPUs are a part of the remainder, which is left after each NUMA node has provided its equal share."""
     plugin: str | None = None
-    """Name of the CPU plugin that made the choice. None means that no plugin made it."""
+    """Name of the CPU plugin that chose the CPUs. None means that the policy chose them."""
 
 
 class CpuChoice(Struct, frozen=True):
-    """CPUs chosen from one source."""
+    """CPUs that were chosen from one source, such as the NUMA nodes of the hint."""
 
     source: Source
     available: CpuSet
     count: int
     isolated: bool
     container: str | None
-    """Name of the container that gets this part of the pod's CPU set. None means that the CPUs aren't for a single container."""
+    """Name of the container that gets these CPUs as its part of the pod's CPU set. None means that the CPUs aren't chosen from the set of a
+    pod.
+    """
     groups: tuple[TakenTogether, ...]
 
 
 class CpuStep(Struct, frozen=True):
-    """Allocation of CPUs to a container, or to a pod as a whole."""
+    """Allocation of CPUs to a container or to a pod as a whole, as a step of an explanation."""
 
     container: str | None
     cpus: CpuSet
     """Allocated CPUs. The set is empty after a refusal."""
     reused: CpuSet
-    """CPUs that the pod's init containers have used before."""
+    """Those of the allocated CPUs that init containers of the pod held before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
     answers: tuple[PluginAnswered, ...] = ()
@@ -64,7 +68,7 @@ class CpuStep(Struct, frozen=True):
 
 
 class HeldOnNode(Struct, frozen=True):
-    """A container, or a pod as a whole, that holds exclusive CPUs on a NUMA node."""
+    """Exclusive CPUs of a container, or of a pod as a whole, on a NUMA node."""
 
     pod: str
     container: str | None
@@ -72,17 +76,17 @@ class HeldOnNode(Struct, frozen=True):
 
 
 class CpuHeadroom(Struct, frozen=True):
-    """CPUs of one NUMA node."""
+    """Free and used CPUs of one NUMA node."""
 
     cpus: CpuSet
     free: CpuSet
     """CPUs that can still be allocated exclusively."""
     whole_cores: int
-    """Number of cores on which all CPUs are free."""
+    """Number of cores whose CPUs are all free."""
     split: CpuSet
-    """Free CPUs on cores that are partly in use."""
+    """Free CPUs of cores that also have CPUs in use."""
     whole_caches: int
-    """Number of uncore caches whose CPUs are all free. It is 0 if the NUMA node has no known caches."""
+    """Number of uncore caches whose CPUs are all free. It is 0 if the machine doesn't report the NUMA node's caches."""
     caches: int
     reserved: CpuSet
     holders: tuple[HeldOnNode, ...]
@@ -145,7 +149,7 @@ class CpuExplainer(Explainer, frozen=True):
         )
 
     def find_largest_usable(self, promises: Promises, nodes: Sequence[CpuHeadroom]) -> int:
-        """Return the largest number of exclusive CPUs that a container could get on a single NUMA node."""
+        """Return the largest number of exclusive CPUs that a container could get on a single one of these NUMA nodes."""
         manager = self.resource.manager
         anyone = manager.asking(promises, NOBODY, None, 0, 0)
         return max((manager.usable(anyone, node.free.bits).bit_count() for node in nodes), default=0)
@@ -154,11 +158,11 @@ class CpuExplainer(Explainer, frozen=True):
         return self.resource.manager.layout.fewest_nodes(demand.cpus) if demand.cpus else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller CPU requests that are worth a trial. They are in thousandths if the CPUs are shared, otherwise in whole CPUs or
-        whole cores.
+        """Return smaller CPU requests that a search should try, in thousandths. Exclusive CPUs are reduced in steps of one CPU, or of one
+        core under full-pcpus-only.
 
-        A smaller request isn't always admitted. Fewer exclusive CPUs may come from another NUMA node, where too few CPUs are then left
-        for another container. With 5 free CPUs on each of two nodes, policy `restricted` admits 9 CPUs but refuses 6 CPUs.
+        A smaller request isn't always admitted. Fewer exclusive CPUs may come from another NUMA node, where too few CPUs are then left for
+        another container. For instance, with 5 free CPUs on each of two nodes, policy `restricted` admits 9 CPUs but refuses 6 CPUs.
         """
         if sought.resource != CPU:
             return None
@@ -171,7 +175,9 @@ class CpuExplainer(Explainer, frozen=True):
         return SmallerAmounts(range(largest, least - 1, -step), NEAREST, is_by_nodes=True)
 
     def list_larger(self, sought: SoughtAmount) -> Sequence[int]:
-        """Return larger CPU requests that are worth a trial, namely the next numbers of whole cores if only whole cores are allocated."""
+        """Return larger CPU requests that a search should try: under full-pcpus-only, the next numbers of CPUs that consist of
+        whole cores.
+        """
         manager, layout = self.resource.manager, self.resource.manager.layout
         if sought.resource != CPU or not manager.options.full_pcpus_only or not self._is_exclusive(sought):
             return ()
@@ -184,11 +190,13 @@ class CpuExplainer(Explainer, frozen=True):
         return [amount for amount in amounts if amount > sought.asked]
 
     def _is_exclusive(self, sought: SoughtAmount) -> bool:
-        """Whether the amount determines the number of the pod's exclusive CPUs."""
+        """Return whether the amount determines how many exclusive CPUs the pod gets."""
         return self.resource.manager.static and not sought.demand.is_skipped and sought.least_demand != sought.demand
 
     def round_amount(self, resource: str, container: Container, demand: ContainerDemand) -> tuple[int, int] | None:
-        """Return the nearest numbers of whole cores below and above the amount. None means that not only whole cores are allocated."""
+        """Return the nearest smaller and larger CPU request that consists of whole cores. None means that the request itself does, or that
+        whole cores aren't required.
+        """
         manager, layout = self.resource.manager, self.resource.manager.layout
         if resource != CPU or not manager.options.full_pcpus_only:
             return None

@@ -1,7 +1,7 @@
 """The CPU manager's policies `none` and `static`, which allocate and release exclusive CPUs.
 
-A decision takes promises and returns new ones, with the increments of metrics. In this module, topology hints are bitmasks. The module
-pods.py handles pods with pod-level resources.
+A decision takes promises and returns new promises, with the changes of metrics. Sets of NUMA nodes are bitmasks here. pods.py handles pods
+with pod-level resources.
 """
 
 from collections.abc import Iterator
@@ -56,46 +56,52 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder for a pod in the question for reserved CPUs, which belong to no pod."""
+"""Placeholder for the pod in questions that concern no pod, such as the choice of reserved CPUs."""
 
 
 class CoreClass(Struct, frozen=True):
-    """One class of cores on a machine with several classes."""
+    """Cores of one class (performance or efficiency), on a machine that has several classes."""
 
     name: str
     cpus: CpuMask
     layout: CpuLayout
-    """Layout of the machine with only the cores of this class."""
+    """Layout of the machine as if it had only the cores of this class."""
     node_sets: tuple[NodeSet, ...]
 
 
 class WholeCores(Struct, frozen=True):
-    """The Filter step of full-pcpus-only."""
+    """Filter step of full-pcpus-only."""
 
     layout: CpuLayout
 
     def filter(self, question: Question) -> CpuSet:
-        """Return those free CPUs whose whole core is free."""
+        """Return the free CPUs whose core is completely free."""
         return CpuSet(self.layout.whole_cores(question.free.bits))
 
 
 class Chooser(Protocol):
-    """Caller of CPU plugins, which checks their answers (core/resources/cpu/plugins.py). Each method may raise PluginFailedError."""
+    """Interface through which the CPU manager calls CPU plugins and checks their answers. plugins.py implements it. Each method may raise
+    PluginFailedError.
+    """
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]: ...
 
     def filtered(self, manager: "CpuManager", question: Question, *, is_for_hints: bool) -> Question:
-        """Return the question with the free CPUs that are left after Filter. If Filter leaves too few CPUs, PostFilter is called, too."""
+        """Return the question with only the free CPUs that the plugins' Filter leaves. If these are too few, PostFilter is called for other
+        CPUs.
+        """
 
     def offered(self, manager: "CpuManager", question: Question) -> Question:
-        """Return the question with the results of Filter, PostFilter and PreScore."""
+        """Return the question with only the free CPUs that Filter and PostFilter leave, and with the scores from PreScore."""
 
     def selected(self, manager: "CpuManager", question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs by the plugins' Select and Score and by the policy."""
+        """Choose CPUs by the plugins' Select and Score. If no plugin chooses, the policy does."""
 
     def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
-        """Call Allocate, and return the first objection. None means that no plugin objects."""
+        """Call the plugins' Allocate, which may object to the chosen CPUs. Return the first objection as a refusal. None means that no
+        plugin objects.
+        """
 
 
 class CpuManager(Struct, frozen=True):
@@ -105,30 +111,32 @@ class CpuManager(Struct, frozen=True):
     options: CpuOptions
     reserved: CpuSet
     reserved_cores: CpuMask
-    """Reserved CPUs, together with all CPUs on the same cores."""
+    """All CPUs of cores that have a reserved CPU."""
     universe: CpuMask
-    """All CPUs that may be in the default set. Strictly reserved CPUs are not among them."""
+    """All CPUs that may be in the shared pool (kubelet's default set). Reserved CPUs are left out if `strict-cpu-reservation` is set."""
     picking: Picking
     distributing: Distributing | None
     filters: tuple[Filter, ...]
-    """Filters of the policy's options, which can be applied to any set of CPUs. Filters of plugins are called separately (`offered`)."""
+    """Filters of the policy's own options, which can be applied to any set of CPUs. The filters of plugins are called in `offered`."""
     quirks: frozenset[Erratum]
     grantable: CpuMask
     """CPUs that may be allocated exclusively."""
     preferred: CpuMask = CpuMask(0)
-    """CPUs that are allocated first if there are enough of them (`isolatedCPUs: prefer`)."""
+    """CPUs that are used before all others if they are sufficient for the request (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
-    """Every set of NUMA nodes, in the order of hints. The tuple is empty if hints aren't needed, or if there are too many sets."""
+    """All sets of NUMA nodes that could be hints, in the order of hints. The tuple is empty if the topology manager needs no hints, or if
+    there are too many sets to list.
+    """
     classes: tuple[CoreClass, ...] = ()
     """Classes of cores. There are none if the machine has only one kind of core."""
     machine: CpuLayout | None = None
-    """Layout of the whole machine. It is set only if `layout` is limited to one class of cores."""
+    """Layout of the whole machine, if `layout` is limited to one class of cores. Otherwise None."""
     keeps_first: bool = True
-    """Whether a resized container keeps at least the CPUs that it got at its admission."""
+    """Whether a container always keeps the CPUs of its admission when it is resized."""
     uses_all_nodes: bool = False
-    """Whether containers with memory get CPUs on every NUMA node of their hint, if possible (sameNumaNodes)."""
+    """Whether containers that request memory get CPUs on every NUMA node of their hint, if possible (`sameNumaNodes`)."""
     chooser: Chooser | None = None
-    """Caller of the CPU plugins. None means that plugins aren't configured."""
+    """Caller of the CPU plugins. None means that no plugins are configured."""
 
     @property
     def plugins(self) -> tuple[CpuPlugin, ...]:
@@ -136,11 +144,11 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def policy(self) -> Select:
-        """Return the Select step for the configured options."""
+        """Return the Select step that implements the configured options."""
         return self.distributing or self.picking
 
     def assign(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs by the CPU plugins, or by the policy if no plugins are configured."""
+        """Choose CPUs by the CPU plugins. If no plugins are configured, choose them by the policy."""
         if question.count < 1:
             return CpuSet()
         if self.chooser is not None:
@@ -148,23 +156,23 @@ class CpuManager(Struct, frozen=True):
         return (self.distributing or self.picking).select(question)
 
     def for_hints(self, question: Question) -> Question:
-        """Return the question that hints are based on, limited to the CPUs that plugins leave."""
+        """Return the question with only the CPUs that plugins leave, as the basis of NUMA hints."""
         return question if self.chooser is None else self.chooser.filtered(self, question, is_for_hints=True)
 
     def offered(self, question: Question) -> Question:
-        """Return the question limited to the CPUs that plugins leave, together with the plugins' scores."""
+        """Return the question with only the CPUs that plugins leave, and with the plugins' scores."""
         return question if self.chooser is None else self.chooser.offered(self, question)
 
     def vetoed(self, question: Question, cpus: CpuSet) -> Refusal | None:
-        """Return the plugins' objection to the chosen CPUs. None means that no plugin objects."""
+        """Return the plugins' objection to the chosen CPUs as a refusal. None means that no plugin objects."""
         return None if self.chooser is None else self.chooser.vetoed(question, cpus)
 
     def asking(self, promises: Promises, pod: PodDemand, name: str | None, free: int, count: int) -> Question:
-        """Build the question about `count` of the free CPUs."""
+        """Build a question that asks for `count` CPUs out of the CPUs `free`."""
         return Question(self.topology, promises, pod, name, CpuSet(CpuMask(free)), count)
 
     def of_class(self, name: str) -> "CpuManager":
-        """Return a copy of the manager that is limited to the cores of this class."""
+        """Return a copy of the manager that uses only the cores of this class."""
         core_class = next(each for each in self.classes if each.name == name)
         picking, distributing, filters = _build_pick_steps(self.options, core_class.layout, self.quirks, self.observer)
         return replace(
@@ -188,7 +196,7 @@ class CpuManager(Struct, frozen=True):
         return replace(self, options=options, picking=picking, distributing=distributing, filters=filters)
 
     def observed_by(self, observer: PickObserver | None) -> "CpuManager":
-        """Return a copy of the manager with another observer of its choices. None removes the observer."""
+        """Return a copy of the manager that reports its choices of CPUs to this observer. None removes the observer."""
         distributing = self.distributing
         if distributing is not None:
             distributing = replace(distributing, picking=replace(distributing.picking, observer=observer))
@@ -201,31 +209,31 @@ class CpuManager(Struct, frozen=True):
 
     @property
     def observer(self) -> PickObserver | None:
-        """Return the observer of the choices of CPUs. It is None unless a decision is being explained."""
+        """Return the observer to which choices of CPUs are reported. It is None unless a decision is being explained."""
         return self.picking.observer
 
     def usable(self, question: Question, cpus: CpuMask) -> CpuMask:
-        """Return those of the given CPUs that may be allocated under the policy's options. With full-pcpus-only, these are the CPUs of
-        whole cores.
+        """Return those of the given CPUs that the policy's options permit. Under full-pcpus-only, these are the CPUs of cores that are in
+        `cpus` completely.
         """
         for step in self.filters:
             cpus = step.filter(over(question, cpus, question.count)).bits
         return cpus
 
     def free_pool(self, promises: Promises) -> CpuMask:
-        """Return the shared pool without the reserved CPUs."""
+        """Return the shared pool without its reserved CPUs."""
         return CpuMask(default_set(promises).bits & ~self.reserved.bits)
 
 
 def over(question: Question, free: CpuMask, count: int) -> Question:
-    """Return the same question with other free CPUs and another count."""
+    """Return a copy of the question that asks for `count` CPUs out of the CPUs `free`."""
     return Question(
         question.topology, question.promises, question.pod, question.container, CpuSet(free), count, question.scores
     )
 
 
 def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | tuple[StartRefused, ...]:
-    """Build the CPU manager. If it doesn't suit the machine or the configuration is invalid, return the errors in kubelet's words."""
+    """Build the CPU manager. If the configuration is invalid or doesn't suit the machine, return the errors, worded as by kubelet."""
     layout = CpuLayout.of(topology)
     refused: list[StartRefused] = []
     listed = placement.reserved_system_cpus
@@ -266,8 +274,8 @@ def build_cpu_manager(topology: Topology, placement: Placement) -> CpuManager | 
 
 
 def judge_cpu_configuration(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Check the policy, the reserved amount and the options, as far as possible without a machine. Return the valid options and the
-    errors.
+    """Check the CPU manager's policy, its options and the amount of reserved CPUs, as far as this is possible without a machine. Return the
+    valid options, and the errors.
     """
     policy = placement.cpu_manager_policy
     if policy == "none":
@@ -309,7 +317,7 @@ def _add_static_prefix(refused: StartRefused) -> StartRefused:
 def _choose_reserved(
     placement: Placement, topology: Topology, layout: CpuLayout, options: CpuOptions
 ) -> CpuSet | StartRefused:
-    """Return the configured reserved CPUs. If only their amount is configured, choose them."""
+    """Return the reserved CPUs. If the configuration contains only their amount, choose them."""
     if placement.reserved_system_cpus:
         return placement.reserved_system_cpus
     count = -(-(placement.reserved_cpu_milli or 0) // 1000)
@@ -383,7 +391,9 @@ def _build_manager(
 
 
 def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
-    """Return the values of the CPU metrics right after a start. There are none unless Erratum.GAUGES_DRIFT is reproduced."""
+    """Return the initial values of the CPU metrics after a start. The tuple is empty unless Erratum.GAUGES_DRIFT is reproduced, because the
+    gauges are otherwise computed from the state.
+    """
     if not manager.static or Erratum.GAUGES_DRIFT not in manager.quirks:
         return ()
     exclusive = exclusive_cpus(promises)
@@ -397,7 +407,7 @@ def start_deltas(manager: CpuManager, promises: Promises) -> MetricDeltas:
 def allocate_container(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Allocate exclusive CPUs to a container, under its stored hint."""
+    """Allocate exclusive CPUs to a container on the NUMA nodes of its stored hint."""
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     requests = plus(CPU_REQUESTS)
@@ -440,7 +450,7 @@ def allocate_container(
 
 
 def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse a request that whole cores can't provide exactly (full-pcpus-only). None means that the request isn't refused."""
+    """Refuse a request that can't be met with whole cores exactly (full-pcpus-only). None means that it can be met."""
     count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
@@ -465,7 +475,9 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
 
 
 def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) -> CpuSet | CpuShortage:
-    """Choose CPUs, first on the NUMA nodes of the mask, then on other nodes. If there are enough preferred CPUs, choose only among them."""
+    """Choose CPUs, first on the NUMA nodes of the mask, then on all others. If enough preferred CPUs are free (`isolatedCPUs: prefer`),
+    choose only among these.
+    """
     preferred = CpuMask(question.free.bits & manager.preferred)
     if preferred and _is_preferred_sufficient(manager, question, preferred, mask):
         chosen = _choose_near(manager, over(question, preferred, question.count), mask, isolated=True)
@@ -477,7 +489,9 @@ def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) 
 def _is_preferred_sufficient(
     manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
 ) -> bool:
-    """Tell whether there are enough preferred CPUs. On the mask's nodes, they must provide as many CPUs as all available CPUs could."""
+    """Return whether the preferred CPUs are sufficient for the request, and as close to the mask's NUMA nodes as a choice among all free
+    CPUs would be.
+    """
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
     return (
@@ -524,8 +538,8 @@ def _asks_for_memory(question: Question) -> bool:
 
 
 def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask, *, isolated: bool) -> CpuSet | None:
-    """Choose CPUs on every node of the mask, because the container's memory is on all of these nodes. None means that this isn't
-    possible.
+    """Choose CPUs on every NUMA node of the mask, because the container's memory is on all of these nodes. None means that some node can't
+    provide CPUs.
     """
     shares = divide_among_nodes(manager, question, mask)
     if shares is None:
@@ -547,11 +561,11 @@ def _choose_on_all_nodes(manager: CpuManager, question: Question, mask: NumaMask
 def divide_among_nodes(
     manager: CpuManager, question: Question, mask: NumaMask
 ) -> tuple[tuple[int, CpuMask, int], ...] | None:
-    """Divide the request among all nodes of the mask, in whole cores if possible.
+    """Divide the request among all NUMA nodes of the mask, in whole cores if possible.
 
     Returns:
-        The ID, the free CPUs and the share of each node. None means that some node can't provide a share, or that all nodes together
-            have too few CPUs.
+        The ID, the free CPUs and the share of each node. None means that some node can't provide a share, or that all nodes together have
+            too few CPUs.
     """
     layout = manager.layout
     free = {node.id: CpuMask(question.free.bits & node.cpus) for node in layout.nodes if mask >> node.id & 1}
@@ -569,7 +583,9 @@ def divide_among_nodes(
 
 
 def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:
-    """Return the number of CPUs to take from the mask's nodes, which is the largest possible number up to the number needed."""
+    """Return how many of the needed CPUs to take from the mask's nodes: as many as possible. If only whole cores are taken and cores differ
+    in size, both this number and the rest must be sums of core sizes.
+    """
     near = min(count, near_cpus.bit_count())
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
@@ -591,14 +607,15 @@ def _find_aligned_cpus(manager: CpuManager, mask: NumaMask) -> CpuMask:
 
 
 def reusable_cpus(promises: Promises, uid: str) -> CpuMask:
-    """Return the CPUs of the pod's init containers that the pod's next container may reuse."""
+    """Return the CPUs of the pod's init containers that its next container may reuse."""
     reuse = promises.of(CpuBooks).reuse
     return reuse.cpus.bits if reuse is not None and reuse.pod_uid == uid else CpuMask(0)
 
 
 def _find_next_reuse(books: CpuBooks, uid: str, kind: ContainerKind, own: CpuSet) -> CpuReuse | None:
-    """Return the CPUs that the pod's later containers may reuse after this container's allocation. An init container's CPUs stay
-    reusable until another container takes them. CPUs of other pods are no longer reusable.
+    """Return the CPUs that the pod's later containers may reuse once this container has the CPUs `own`. The CPUs of an init container
+    become reusable, and stay so until a sidecar or app container gets them. If `books` lists reusable CPUs of another pod, these are
+    dropped.
     """
     if books.reuse is None and kind is not ContainerKind.INIT:
         return None
@@ -613,7 +630,7 @@ def _refuse(manager: CpuManager, promises: Promises, deltas: MetricDeltas, refus
 
 
 def allocation_deltas(manager: CpuManager, after: Promises, cpus: CpuMask) -> MetricDeltas:
-    """Return the changes of metrics for newly allocated CPUs."""
+    """Return the metric changes for newly allocated CPUs."""
     deltas: MetricDeltas = ()
     count = cpus.bit_count()
     if count == 1 or [uncore for uncore in manager.layout.uncores if not cpus & ~uncore.cpus]:
@@ -639,7 +656,7 @@ def _compute_numa_deltas(manager: CpuManager, exclusive: int) -> MetricDeltas:
 
 
 def release_container(manager: CpuManager, promises: Promises, uid: str, name: str) -> tuple[Promises, MetricDeltas]:
-    """Release the CPUs of one container, except CPUs that another container of the pod also holds."""
+    """Release a container's CPUs, except CPUs that another container of the pod holds, too."""
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)
     own = held.own_set(name)
@@ -658,8 +675,8 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's CPU set once no container holds a slice of it any more. While Erratum.POD_ENTRY_LEAKS is reproduced, the set isn't
-    released.
+    """Release a pod's CPU set once none of its containers holds a part of it. This is never the case while Erratum.POD_ENTRY_LEAKS is
+    reproduced.
     """
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)

@@ -1,7 +1,8 @@
-"""Check of the answers of CPU plugins. An answer is rejected if it contains CPUs that aren't free, the wrong number of CPUs, or values of a
-wrong type.
+"""Calls of CPU plugins, and checks of their answers. A plugin fails if its answer contains CPUs that aren't free, has the wrong number of
+CPUs, or has the wrong type.
 
-This module is loaded only if plugins are configured. The edge calls the plugins' code and limits its time.
+This module is loaded only if plugins are configured. It calls the plugins' code through an edge (edge/plugins), which limits the time of
+each call.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,13 +26,13 @@ from nodeagent.core.resources.cpu.points import CpuShortage, PluginFailedError, 
 
 A = TypeVar("A")
 HIGHEST = 1_000_000
-"""Largest absolute value of any number in a plugin's answer."""
+"""Limit for each number in a plugin's answer. Numbers from -HIGHEST to HIGHEST are valid."""
 MOST_CHARACTERS = 200
 _SHOWN_SCORES = 4
 
 
 class PluginChooser(Struct, frozen=True):
-    """Implementation of `Chooser` (core/resources/cpu/manager.py)."""
+    """Implementation of `Chooser` (manager.py), which calls the functions of this module."""
 
     plugins: tuple[CpuPlugin, ...]
 
@@ -49,7 +50,7 @@ class PluginChooser(Struct, frozen=True):
 
 
 def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = False) -> Question:
-    """Call Filter. If Filter leaves too few CPUs, call PostFilter, too. Return the question with the remaining CPUs."""
+    """Call the plugins' Filter and, if it leaves too few CPUs, PostFilter. Return the question with the remaining CPUs."""
     left = question
 
     def report_left(plugin: CpuPlugin, point: Point) -> None:
@@ -70,7 +71,7 @@ def filtered(manager: CpuManager, question: Question, *, is_for_hints: bool = Fa
 
 
 def offered(manager: CpuManager, question: Question) -> Question:
-    """Call Filter, PostFilter and PreScore. Return the question with the remaining CPUs and their scores."""
+    """Call the plugins' Filter, PostFilter and PreScore. Return the question with the remaining CPUs and their scores."""
     remaining, observer = filtered(manager, question), manager.observer
     scores: dict[int, int] = {}
     for plugin in _list_plugins_at(manager.plugins, Point.PRE_SCORE):
@@ -84,8 +85,10 @@ def offered(manager: CpuManager, question: Question) -> Question:
 
 
 def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
-    """Choose the CPUs that the first plugin with an opinion selects. If no plugin has one, choose by the policy. If plugins give scores
-    to combinations, choose the combination with the highest score.
+    """Choose CPUs by the plugins' Select, or by the policy if no plugin selects CPUs.
+
+    If several plugins select CPUs, the first plugin's selection wins. If there are plugins with Score, they score all selections and the
+    policy's choice instead, and the highest sum of scores wins.
     """
     observer = manager.observer
     found: list[tuple[CpuPlugin | None, CpuSet]] = []
@@ -115,8 +118,8 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
 
 
 def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet | CpuShortage, Question]:
-    """Let the policy choose among the CPUs with the highest scores, which are as many as needed. Also return the question limited to
-    these CPUs.
+    """Let the policy choose among the CPUs with the highest scores. CPUs with lower scores are added step by step until there are enough to
+    choose from. Also return the question with the CPUs of the last step.
     """
     silent = manager.observed_by(None).policy
     best = 0
@@ -138,7 +141,7 @@ def _choose_by_policy(manager: CpuManager, question: Question) -> tuple[CpuSet |
 
 
 def vetoed(plugins: Iterable[CpuPlugin], question: Question, cpus: CpuSet) -> Refusal | None:
-    """Call Allocate, and return the first objection as a refusal. None means that no plugin objects."""
+    """Call the plugins' Allocate, and return the first objection as a refusal. None means that no plugin objects."""
     for plugin in _list_plugins_at(plugins, Point.ALLOCATE):
         objection = _check_text(plugin, Point.ALLOCATE, _call_point(plugin, Point.ALLOCATE, question, cpus))
         if objection is not None:
@@ -147,7 +150,9 @@ def vetoed(plugins: Iterable[CpuPlugin], question: Question, cpus: CpuSet) -> Re
 
 
 def turn_of(plugins: Iterable[CpuPlugin], pod: Pod) -> tuple[int, ...] | Refusal:
-    """Return a pod's sort key in the queue, according to the plugins' Sort. Return a refusal if a plugin fails."""
+    """Return a pod's sort key in the queue, which consists of the results of all plugins' Sort. If a plugin fails, return the refusal of
+    the pod.
+    """
     try:
         return tuple(
             _check_number(plugin, Point.SORT, _call_point(plugin, Point.SORT, pod))
@@ -161,8 +166,8 @@ Item = TypeVar("Item")
 
 
 def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Callable[[Item], Pod]) -> list[Item]:
-    """Sort the queue by the plugins' Sort. Pods with equal keys keep their order. A pod whose Sort fails comes last, and is refused by
-    its decision.
+    """Sort waiting pods by the plugins' Sort. Pods with equal keys keep their order. Pods for which Sort fails come last, and are refused
+    when the agent decides on them.
     """
     turns = [(turn_of(plugins, pod_of(one)), one) for one in waiting]
     known = [(turn, one) for turn, one in turns if not isinstance(turn, Refusal)]
@@ -173,18 +178,20 @@ def in_turn(plugins: Iterable[CpuPlugin], waiting: Iterable[Item], pod_of: Calla
 
 
 class Note(Struct, frozen=True):
-    """Note of a plugin about released CPUs, for the log."""
+    """Text for the log, which a plugin returned when it was told about released CPUs."""
 
     plugin: str
     pod_uid: str
     container: str
     text: str
     has_failed: bool = False
-    """Whether the text is an error instead of a note. Even then, the CPUs are released."""
+    """Whether the text is an error message, because the plugin failed. The CPUs are released nevertheless."""
 
 
 def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises, after: Promises) -> list[Note]:
-    """Call Deallocate for each container that has lost CPUs, even if it still holds other CPUs. Return the plugins' notes."""
+    """Call the plugins' Deallocate for each container that has released CPUs, even if the container still holds others. Return the plugins'
+    texts for the log.
+    """
     notes = []
     held_after = {(uid, name): cpus for uid, name, cpus in exclusive_sets(after)}
     lost = [(uid, name, cpus - held_after.get((uid, name), CpuSet())) for uid, name, cpus in exclusive_sets(before)]
@@ -205,7 +212,9 @@ def notes_on(plugins: Iterable[CpuPlugin], topology: Topology, before: Promises,
 
 
 def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
-    """Describe the plugins that are no longer called, and the effect on pods. None means that all plugins are still called."""
+    """Describe the plugins that the agent has stopped calling because they were too slow, and the effect on pods. None means that there are
+    no such plugins.
+    """
     reasons = [f"{one.name}: {one.code.held_off}" for one in plugins if one.code is not None and one.code.held_off]
     if not reasons:
         return None
@@ -214,7 +223,7 @@ def held_off(plugins: Iterable[CpuPlugin]) -> str | None:
 
 
 def failed(err: PluginFailedError) -> Refusal:
-    """Return the refusal of a pod for which a plugin has failed."""
+    """Return the refusal for a pod whose decision needs an answer that a plugin failed to give."""
     return Refusal(Reason.CPU_PLUGIN_FAILED, str(err))
 
 

@@ -1,4 +1,6 @@
-"""Resize of a running container's exclusive CPUs (KEP-5554). The container keeps at least the CPUs that it got at its admission."""
+"""Resize of a running container's exclusive CPUs (KEP-5554). By default, the container always keeps the CPUs that it got at its
+admission.
+"""
 
 from msgspec.structs import replace
 
@@ -29,7 +31,7 @@ def resize_cpus(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Change the number of a running container's exclusive CPUs."""
+    """Change the number of a running container's exclusive CPUs. If this isn't possible, return whether the resize is refused or waits."""
     if not manager.static or pod.is_skipped or was.cpus == now.cpus:
         return promises
     name = f"container {now.name}"
@@ -58,8 +60,8 @@ def resize_cpus(
 def _choose_fewer(
     manager: CpuManager, promises: Promises, pod: PodDemand, now: ContainerDemand, own: CpuSet
 ) -> CpuSet | NotResized:
-    """Choose the CPUs that a container keeps when its request is lowered. These are the CPUs from its admission, and the policy's choice
-    among its other CPUs.
+    """Choose the CPUs that a container keeps when its request is lowered: the CPUs that it got at its admission, and others that the policy
+    chooses.
     """
     first = promises.of_pod(pod.uid).of(CpuHoldings).remaining_first_set(now.name) or own
     if now.cpus < len(first) and (pod.pins_units or not manager.keeps_first):
@@ -81,8 +83,8 @@ def _choose_more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose additional CPUs, preferably on the container's NUMA nodes. Under a strict policy of the topology manager, other nodes are
-    excluded.
+    """Choose additional CPUs, preferably on the NUMA nodes of the container's CPUs. If the topology manager's policy is strict, only these
+    nodes are used.
     """
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)
@@ -116,8 +118,8 @@ def _choose_more(
 
 
 def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return the CPUs of init containers that end before this container starts. The pod still holds these CPUs, but none of its other
-    containers uses them.
+    """Return the CPUs that only init containers hold that have ended before this container starts. The pod still holds these CPUs, but no
+    other container of the pod uses them.
     """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()
@@ -134,8 +136,8 @@ def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: Container
 def _choose_including(
     manager: CpuManager, question: Question, kept: CpuSet, mask: NumaMask | None
 ) -> CpuSet | NotResized:
-    """Choose CPUs that include the CPUs to keep. If the policy's choice lacks some of these, let the policy choose only the additional
-    CPUs.
+    """Choose CPUs that include all CPUs of `kept`. If the policy would not choose all of these, they are kept anyway, and the policy
+    chooses only the additional CPUs.
     """
     if len(kept) == question.count:
         return kept
