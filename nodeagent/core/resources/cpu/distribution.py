@@ -1,7 +1,7 @@
 """Choice of CPUs that are spread evenly over the smallest sufficient number of NUMA nodes (option distribute-cpus-across-numa).
 
-Each node of a combination provides the same share. Some of these nodes also provide the remainder, in groups of CPUs. They are chosen so
-that all nodes are left with numbers of free CPUs that are as equal as possible.
+Each node of the chosen combination provides the same share. The remainder is provided in groups of CPUs by some of these nodes. The
+combination is chosen so that afterwards, the numbers of free CPUs on all NUMA nodes are as equal as possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,23 +20,27 @@ _INFINITE = float("inf")
 
 _REFERENCE_NODES = 8
 MAX_COMBINATIONS = 5_000
-"""Maximum number of combinations of nodes, remainders included, that are compared on a machine with more than 8 nodes. Further
-combinations are ignored.
+"""Maximum number of combinations of NUMA nodes, remainders included, that are compared on a machine with more than 8 nodes. The rest is
+ignored, because the comparison would take too long.
 """
 
 
 class Distributing(Struct, frozen=True):
-    """The Select step of the static policy with the option distribute-cpus-across-numa."""
+    """Select step of the static policy with the option distribute-cpus-across-numa."""
 
     picking: Picking
-    """Packed order within each node, without uncore alignment."""
+    """Choice of CPUs within one NUMA node, in packed order and without alignment to uncore caches."""
     group_size: int
-    """Number of CPUs that stay together. Under full-pcpus-only this is kubelet's average core size, otherwise it is 1."""
+    """Number of CPUs that are not divided between NUMA nodes. Under full-pcpus-only, this is kubelet's average core size. Otherwise it is
+    1.
+    """
     overwritten: bool = False
-    """Whether later combinations overwrite a remembered combination, as happens in kubelet (Erratum.COMBINATIONS_OVERWRITTEN)."""
+    """Whether a combination that was remembered as the best so far is overwritten by later ones, as in kubelet
+    (Erratum.COMBINATIONS_OVERWRITTEN).
+    """
 
     def select(self, question: Question) -> CpuSet | CpuShortage:
-        """Choose CPUs. Under full-pcpus-only, only whole cores are taken."""
+        """Choose CPUs for the request. Under full-pcpus-only, only the CPUs of completely free cores are used."""
         picking, free = self.picking, question.free.bits
         available = picking.layout.whole_cores(free) if picking.whole_cores else free
         found = distribute(self, available, question.count)
@@ -44,7 +48,9 @@ class Distributing(Struct, frozen=True):
 
 
 class _Combination(Struct, frozen=True):
-    """A remembered combination: the first `length` elements of an array. Later combinations may overwrite these elements."""
+    """Combination of NUMA nodes: the first `length` elements of an array. With Erratum.COMBINATIONS_OVERWRITTEN, later combinations
+    overwrite these elements.
+    """
 
     array: list[int]
     length: int
@@ -58,7 +64,7 @@ _EMPTY = _Combination([], 0)
 
 class _NodeChoice(Struct, frozen=True):
     nodes: _Combination
-    """Chosen nodes, as positions in the list of nodes."""
+    """Chosen NUMA nodes, as indices into the list of all nodes."""
     remainder: _Combination
     balance: float
 
@@ -90,8 +96,8 @@ def _divide_up(amount: int, by: int) -> int:
 
 
 def _choose_combination(distributing: Distributing, free: list[int], count: int, k: int) -> _NodeChoice | None:
-    """Choose the combination of k nodes that leaves the most equal numbers of free CPUs on all nodes. Among equally good combinations,
-    the first wins.
+    """Choose the combination of `k` nodes after which the numbers of free CPUs on all nodes are most equal. Of equally good combinations,
+    the first is chosen. None means that no combination has enough CPUs.
     """
     size = distributing.group_size
     share = count // k // size * size
@@ -124,8 +130,8 @@ def _choose_combination(distributing: Distributing, free: list[int], count: int,
 def _choose_remainder(
     distributing: Distributing, after: list[int], eligible: list[int], rest: int, budget: Iterator[None]
 ) -> tuple[_Combination, float]:
-    """Choose the nodes that provide the remainder. Also return the deviation of the nodes' numbers of free CPUs, or infinity if no
-    choice has enough CPUs.
+    """Choose the nodes that provide the remainder. Also return the standard deviation of the numbers of CPUs that stay free on all nodes.
+    If no choice of nodes has enough CPUs, it is infinite.
     """
     size = distributing.group_size
     best, balance = _EMPTY, _INFINITE
@@ -144,8 +150,8 @@ def _choose_remainder(
 
 
 def _absorb_rest(after: list[int], nodes: list[int], rest: int, size: int) -> list[int]:
-    """Take groups of CPUs from one node after the other until the remainder is provided. Return the numbers of CPUs that stay free on
-    the nodes.
+    """Compute how many CPUs stay free on each node after the remainder is taken. One group of CPUs is taken from each of the nodes in turn
+    until the remainder is complete.
     """
     free = list(after)
     while rest > 0:
@@ -191,13 +197,14 @@ def _take_from_nodes(
 def _list_combinations(
     items: Sequence[int], length: int, free: Sequence[int], budget: Iterator[None], *, overwritten: bool
 ) -> Iterator[_Combination]:
-    """Yield combinations in lexicographic order of positions. If several have the same numbers of free CPUs in the same order, only one is
-    yielded.
+    """Yield combinations of `length` items, in lexicographic order of their indices. Of several combinations with the same numbers of free
+    CPUs in the same order, only the first is yielded.
 
-    Several calls may share one budget, which limits the number of combinations.
+    `budget` limits the number of combinations, and may be shared by several calls.
 
-    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place while there is capacity. Later
-    combinations therefore overwrite parts of a remembered combination. Without `overwritten`, each combination has an array of its own.
+    kubelet builds combinations in growing arrays (capacities 1, 2, 4, …) and appends in place while there is capacity. Later combinations
+    therefore overwrite parts of a remembered combination. If `overwritten` is true, this function does the same. Otherwise each combination
+    has an array of its own.
     """
     arrays = (
         _list_overwritten_combinations(items, length, [], 0, 0)
@@ -241,7 +248,7 @@ def _list_overwritten_combinations(
 
 
 def _compute_deviation(values: list[int]) -> float:
-    """Return the population standard deviation as kubelet computes it: in floats, with mean and result rounded to thousandths."""
+    """Return the population standard deviation as kubelet computes it: as a float, with the mean and the result rounded to thousandths."""
     mean = _round_to_thousandths(sum(values) / len(values))
     return _round_to_thousandths(sqrt(sum((value - mean) ** 2 for value in values) / len(values)))
 

@@ -1,4 +1,4 @@
-"""NUMA hints of the CPU manager. Each hint is a set of NUMA nodes that could provide the CPUs of a container or a pod."""
+"""NUMA hints of the CPU manager. A hint is a set of NUMA nodes that could provide the CPUs of a container or a pod."""
 
 from nodeagent.core.model.demand import ContainerDemand, PodDemand
 from nodeagent.core.model.idset import CpuMask, NumaMask
@@ -14,7 +14,9 @@ from nodeagent.core.resources.cpu.points import Question
 def container_hints(
     manager: CpuManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Hints | None:
-    """Return the hints of one container. None means that any node is acceptable. An empty list means that the request can't be granted."""
+    """Return the hints for one container's CPUs. None means that the CPUs may be on any nodes. An empty list means that no nodes can
+    provide them.
+    """
     if not manager.static or container.cpus == 0 or pod.is_skipped:
         return None
     own = own_set_of(promises, pod.uid, container.name)
@@ -29,7 +31,9 @@ def container_hints(
 
 
 def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints | None:
-    """Return the hints of a pod as a whole. None and an empty list mean the same as in `container_hints`."""
+    """Return the hints for the CPUs of a pod as a whole. None means that the CPUs may be on any nodes. An empty list means that no nodes
+    can provide them.
+    """
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return None
     if pod.is_managed and check_pod(manager, pod) is not None:
@@ -50,7 +54,7 @@ def pod_hints(manager: CpuManager, promises: Promises, pod: PodDemand) -> Hints 
 
 
 def _list_own_hints(manager: CpuManager, question: Question) -> Hints:
-    """Return the hints for CPUs that are already allocated. Plugins aren't called about these CPUs."""
+    """Return the hints for CPUs that are already allocated. Plugins aren't called, because there is nothing left to choose."""
     return _list_hints(manager, question, CpuMask(0))
 
 
@@ -63,9 +67,10 @@ def _list_hints_beside_own(manager: CpuManager, question: Question, reusable: Cp
 
 
 def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> Hints:
-    """List the sets of nodes that contain all reusable CPUs and enough available CPUs in addition.
+    """List each set of NUMA nodes that contains all reusable CPUs and, in addition, enough other free CPUs.
 
-    A set is preferred if it has no more nodes than the request needs on an empty machine.
+    A set is preferred if it has no more nodes than the request needs on an empty machine. With align-by-socket, a set is also preferred if
+    it covers no more sockets than needed.
     """
     layout, count = manager.layout, question.count
     available: int = question.free.bits
@@ -90,7 +95,9 @@ def _list_hints(manager: CpuManager, question: Question, reusable: CpuMask) -> H
 def _describe_hints(
     manager: CpuManager, available: int, reusable: int, missing: int, smallest: int, wanted_sockets: int | None
 ) -> Hints:
-    """Return the hints of `_list_hints` as a family (core/numa/hint_family.py), because there are too many sets to list."""
+    """Return the same hints as `_list_hints`, but described by conditions (`HintFamily`) instead of listed, because there are too many sets
+    of nodes.
+    """
     nodes = manager.layout.nodes
     cover = Cover(
         universe=NumaMask(sum(1 << node.id for node in nodes)),

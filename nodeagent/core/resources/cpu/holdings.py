@@ -1,4 +1,4 @@
-"""CPUs that pods hold, and CPUs that have no exclusive owner."""
+"""Records of the CPU manager: CPUs that pods hold, and CPUs that no container has exclusively."""
 
 from collections.abc import Iterator
 
@@ -13,15 +13,15 @@ from nodeagent.core.model.topology import Topology
 
 
 class CpuHoldings(Struct, frozen=True):
-    """CPUs that one pod holds. Every tuple is sorted by container name."""
+    """CPUs that one pod holds. All tuples are sorted by container name."""
 
     cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """Exclusive CPUs by container. A container that isn't listed runs in the shared pool."""
+    """Exclusive CPUs of each container. A container that isn't listed runs in the shared pool."""
     pod_cpus: CpuSet | None = None
-    """CPU set of a pod with pod-level resources. None means that the pod as a whole has no CPU set."""
+    """CPU set of a pod with pod-level resources. None means that CPUs are allocated to the containers separately."""
     first_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs at admission, of containers that have got more CPUs since then. A container keeps these CPUs if its request is lowered again
-    (KEP-5554).
+    """CPUs that containers got at their admission, for those containers that got more CPUs by a resize since then. A container keeps these
+    CPUs if its request is lowered later (KEP-5554).
     """
 
     @property
@@ -43,8 +43,8 @@ class CpuHoldings(Struct, frozen=True):
         return None
 
     def remaining_first_set(self, name: str) -> CpuSet | None:
-        """Return those of a container's exclusive CPUs that it has had since its admission. None means that the container has no
-        exclusive CPUs.
+        """Return the exclusive CPUs that a container has had since its admission, without those added by resizes. None means that the
+        container has no exclusive CPUs.
         """
         own = self.own_set(name)
         first = next((cpus for key, cpus in self.first_cpus if key == name), None)
@@ -52,7 +52,7 @@ class CpuHoldings(Struct, frozen=True):
 
     @property
     def every_cpu(self) -> CpuSet:
-        """Return all CPUs of the pod and of its containers."""
+        """Return all CPUs that the pod as a whole or one of its containers holds."""
         bits = 0 if self.pod_cpus is None else self.pod_cpus.bits
         for _, cpus in self.cpus:
             bits |= cpus.bits
@@ -60,31 +60,35 @@ class CpuHoldings(Struct, frozen=True):
 
 
 class CpuReuse(Struct, frozen=True):
-    """CPUs of a pod's init containers that the pod's later containers may reuse. Only one pod at a time has such CPUs."""
+    """CPUs of a pod's init containers that later containers of this pod may reuse. The record exists only while the pod is being admitted,
+    so there is at most one.
+    """
 
     pod_uid: str
     cpus: CpuSet
 
 
 class CpuBooks(Struct, frozen=True):
-    """The CPU manager's accounts for the whole node."""
+    """Records of the CPU manager that concern the whole node."""
 
     default: CpuSet = CpuSet()
-    """CPUs without an exclusive owner (kubelet's defaultCpuSet). The reserved CPUs are included unless they are strictly reserved."""
+    """CPUs that no container has exclusively, which are the shared pool (kubelet's defaultCpuSet). Reserved CPUs are included, unless
+    `strict-cpu-reservation` is set.
+    """
     reuse: CpuReuse | None = None
 
 
 def default_set(promises: Promises) -> CpuSet:
-    """Return the CPUs without an exclusive owner."""
+    """Return the CPUs that no container has exclusively."""
     return promises.of(CpuBooks).default
 
 
 def grantable_cpus(topology: Topology, placement: Placement, reserved: CpuSet) -> CpuMask:
-    """Return a mask of the CPUs that may be allocated exclusively, including those that are already allocated.
+    """Return the CPUs that the configuration permits to be allocated exclusively, whether they are allocated now or not.
 
     Args:
         topology: the machine.
-        placement: the configuration.
+        placement: the part of the configuration that concerns allocations.
         reserved: CPUs that are never allocated exclusively.
     """
     if not placement.has_static_cpus:
@@ -94,12 +98,12 @@ def grantable_cpus(topology: Topology, placement: Placement, reserved: CpuSet) -
 
 
 def free_cpus(promises: Promises, grantable: CpuMask) -> CpuSet:
-    """Return the CPUs that can still be allocated exclusively."""
+    """Return the CPUs that can be allocated exclusively and aren't allocated yet."""
     return CpuSet(CpuMask(default_set(promises).bits & grantable))
 
 
 def with_default_set(promises: Promises, default: CpuSet) -> Promises:
-    """Return the promises with another default set."""
+    """Return a copy of the promises with this default set (the CPUs that no container has exclusively)."""
     return promises.having(CpuBooks(default, promises.of(CpuBooks).reuse))
 
 
@@ -109,12 +113,12 @@ def own_set_of(promises: Promises, uid: str, name: str) -> CpuSet | None:
 
 
 def exclusive_cpus(promises: Promises) -> CpuSet:
-    """Return the union of all exclusive CPU sets."""
+    """Return all CPUs that some container has exclusively."""
     return CpuSet(CpuMask(promises.pods.fold(_OWN_SETS)))
 
 
 def exclusive_sets(promises: Promises) -> Iterator[tuple[str, str, CpuSet]]:
-    """Yield all exclusive CPU sets as (pod UID, container name, CPUs), in sorted order."""
+    """Yield each container's exclusive CPUs as (pod UID, container name, CPUs), in sorted order."""
     return ((uid, name, cpus) for uid, pod in promises.pods for name, cpus in pod.of(CpuHoldings).cpus)
 
 

@@ -1,4 +1,4 @@
-"""Invariants of allocated CPUs, and allocations for which the machine lacks CPUs at present."""
+"""Checks of the CPU manager's promises: violated invariants, and allocated CPUs that are offline."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from nodeagent.core.resources.cpu.manager import CpuManager
 
 
 def cpu_violations(manager: CpuManager, promises: Promises, active: tuple[Pod, ...]) -> Iterator[Violation]:
-    """Yield the violated invariants that concern the owners of CPUs."""
+    """Yield the violated invariants about who owns which CPUs."""
     if not manager.static:
         return
     yield from _find_node_violations(manager, promises)
@@ -46,12 +46,12 @@ _OWNED: Fold[PodPromises, tuple[CpuSet, CpuSet]] = Fold(
     lambda _uid, pod: (pod.of(CpuHoldings).every_cpu, CpuSet()),
     lambda a, b: (a[0] | b[0], a[1] | b[1] | (a[0] & b[0])),
 )
-"""CPUs that pods hold, and CPUs that more than one pod holds."""
+"""CPUs that at least one pod holds, and CPUs that several pods hold."""
 
 
 def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
-    """Yield the overlaps between the CPUs of a pod's containers. Containers may overlap only if they never run at the same time, or if
-    they share the pod's pool.
+    """Yield a violation for each two containers of the pod whose CPUs overlap, although they may run at the same time and don't both use
+    the pod's shared pool. Also yield CPUs outside of the pod's CPU set.
     """
     if held.pod_cpus is None and len(held.cpus) < 2:
         return
@@ -84,8 +84,8 @@ def pod_violations(pod: Pod, held: CpuHoldings) -> Iterator[Violation]:
 
 
 def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> bool:
-    """Whether both containers share the pod's pool, or only the earlier container does and the later container is an init container.
-    kubelet's states contain both cases.
+    """Return whether the CPUs of two containers may overlap, because both use the pod's shared pool, or because the earlier one does and
+    the later one is an init container. The states of kubelet contain both cases.
     """
     if held.pod_cpus is None or qualifies_alone(earlier):
         return False
@@ -93,7 +93,7 @@ def _may_overlap(held: CpuHoldings, earlier: Container, later: Container) -> boo
 
 
 def cpu_shortfalls(manager: CpuManager, promises: Promises) -> Iterator[CpusOffline]:
-    """Yield the allocations that contain offline CPUs."""
+    """Yield each allocation that contains offline CPUs."""
     online = CpuSet(manager.layout.online)
     for uid, name, cpus in exclusive_sets(promises):
         if not cpus <= online:

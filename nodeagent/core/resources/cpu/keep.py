@@ -1,4 +1,6 @@
-"""CPUs after a start of the agent. Pods keep CPUs on this machine and get replacements for lost CPUs, and the differences are reported."""
+"""CPUs of pods when the agent starts with a lost state, or on a changed machine or configuration. Pods keep the CPUs that this machine
+still has, get others for lost CPUs, and the differences are reported.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,7 +29,7 @@ def find_cpus_in_cgroups(
     *,
     by_pod: bool,
 ) -> CpuHoldings:
-    """Return the exclusive CPUs of a running pod according to its cgroups."""
+    """Derive the exclusive CPUs of a running pod from its cgroups."""
     cpus = {name: own for name, group in groups.items() if group is not None and (own := cpus_of(group))}
     for container in entry.pod.containers:
         if container.is_mixed and container.name in cpus:
@@ -47,8 +49,8 @@ def find_cpus_in_cgroups(
 
 
 def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs that all other containers use, shared pool included. The pod's init containers are left out, because they may have
-    used the container's exclusive CPUs.
+    """Return the CPUs in the cpusets of all other containers and of the shared pool. The init containers of the same pod are left out,
+    because they may have used the container's exclusive CPUs before.
     """
     apart = {entry.container_path(c.name) for c in entry.pod.containers if c is mixed or c.kind is ContainerKind.INIT}
     above = {path.rpartition("/")[0] for path in observed} - {POOL}
@@ -60,13 +62,15 @@ def _find_cpus_of_others(entry: PodEntry, mixed: Container, observed: ObservedCg
 
 
 def cpus_of(group: ObservedCgroup) -> CpuSet:
-    """Return the CPUs listed in a cgroup's cpuset."""
+    """Return the CPUs of a cgroup's `cpuset.cpus`, or an empty set if the file is missing or empty."""
     value = group.get(Attribute.CPUSET_CPUS)
     return value if isinstance(value, CpuSet) else CpuSet()
 
 
 def keep_cpus(manager: CpuManager, promises: Promises, pod: Pod, demand: PodDemand, before: CpuHoldings) -> Promises:
-    """Allocate the CPUs that a pod held before, except those that are now reserved or belong to other pods."""
+    """Allocate to a pod the CPUs that it held before, except CPUs that are now reserved, belong to an earlier pod, or don't exist
+    any more.
+    """
     held = _choose_kept(manager, promises, pod, demand, before)
     after = with_default_set(promises, default_set(promises) - held.every_cpu)
     return with_pod(after, pod.uid, after.of_pod(pod.uid).having(held))
@@ -101,10 +105,11 @@ def _choose_kept(
 def fill_cpus(
     manager: CpuManager, topology: TopologyManager, promises: Promises, pod: Pod, demand: PodDemand
 ) -> tuple[Promises, ...]:
-    """Add CPUs to sets that are too small, near the CPUs that the sets still have.
+    """Add CPUs to each container of the pod that has too few of them, close to the CPUs that the container still has.
 
-    Return two results, with and without the CPUs that only plain init containers hold. Return no result if the options don't permit such
-    a set. Also return no result if there are CPU plugins, because they decide only on whole pods.
+    Returns:
+        Two variants of the promises, with and without the CPUs that only init containers hold. The tuple is empty if the policy's options
+            don't permit such a set, or if there are CPU plugins, because plugins decide only on whole requests.
     """
     if manager.chooser is not None:
         return ()
@@ -144,7 +149,9 @@ def cpu_differences(
     *,
     by_pod: bool,
 ) -> Iterator[HoldingChange]:
-    """Yield the differences between a container's CPUs and its earlier CPUs, and between its CPUs and its request."""
+    """Yield the differences between the CPUs that a container has now, the CPUs that it had before, and the number of CPUs that it
+    requests.
+    """
     container = next(one for one in demand.containers if one.name == name)
     old_cpus, new_cpus = before.own_set(name), promises.of_pod(pod.uid).of(CpuHoldings).own_set(name)
     wanted = demand.due_cpus(container, by_pod=by_pod) if manager.static else 0
@@ -180,7 +187,7 @@ def _explain_change(
 
 
 def list_cpu_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
-    """Yield the changes of the shared pool and of the reusable CPUs."""
+    """Yield the changes of the shared pool, and of the CPUs that later init containers may reuse."""
     old, new = before.of(CpuBooks), after.of(CpuBooks)
     if old.default != new.default:
         yield MachineChange("shared CPUs", str(old.default) or "none", str(new.default) or "none")

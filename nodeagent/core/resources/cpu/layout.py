@@ -1,4 +1,6 @@
-"""The machine as groups of CPUs in bitmasks, with kubelet's average group sizes and the nesting of groups. A layout is built only once."""
+"""Structure of the machine: groups of CPUs (cores, caches, NUMA nodes, sockets) as bitmasks, their nesting, and kubelet's average group
+sizes. A layout is built once per machine, because the choice of CPUs reads it often.
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -12,7 +14,7 @@ from nodeagent.core.numa.hints import masks_by_size
 
 
 class CpuGroup(Struct, frozen=True):
-    """A core, an uncore cache, a NUMA node or a socket."""
+    """CPUs of one core, uncore cache, NUMA node or socket."""
 
     id: int
     cpus: CpuMask
@@ -20,39 +22,39 @@ class CpuGroup(Struct, frozen=True):
 
 
 class NodeSet(Struct, frozen=True):
-    """A set of NUMA nodes that have CPUs."""
+    """Combination of NUMA nodes that have CPUs."""
 
     mask: NumaMask
     nodes: int
-    """Number of NUMA nodes in the set."""
+    """Number of NUMA nodes in this combination."""
     cpus: CpuMask
     size: int
     sockets: int
-    """Number of sockets that have CPUs of the set."""
+    """Number of sockets that contain CPUs of these nodes."""
 
 
 Nesting = Mapping[int, tuple[CpuGroup, ...]]
-"""Inner groups of each outer group, in ascending order, by the ID of the outer group. An inner group is listed if the two have a CPU in
-common.
+"""Inner groups (such as cores) by the ID of the outer group (such as a NUMA node), in ascending order. An inner group is listed under each
+outer group with which it has a CPU in common.
 """
 
 
 class CpuLayout(Struct, frozen=True):
     online: CpuMask
     cpu_count: int
-    """Number of CPUs as kubelet counts them. On machines without NUMA directories, this number includes offline CPUs."""
+    """Number of CPUs as kubelet counts them. On a machine without NUMA directories in /sys, offline CPUs are included."""
     cores: tuple[CpuGroup, ...]
     uncores: tuple[CpuGroup, ...]
     nodes: tuple[CpuGroup, ...]
     """NUMA nodes that have CPUs."""
     sockets: tuple[CpuGroup, ...]
     numa_first: bool
-    """Whether NUMA nodes count as larger groups than sockets, because there are at least as many sockets as NUMA nodes."""
+    """Whether NUMA nodes are treated as larger groups than sockets, because the machine has at least as many sockets as NUMA nodes."""
     per_core: int
     per_socket: int
     per_uncore: int
-    """Average number of CPUs per uncore cache, rounded down. (The two fields above are the averages for cores and sockets.) kubelet
-    considers a group of this size whole. On asymmetric machines, possibly no group has this size.
+    """Average number of CPUs per uncore cache, rounded down. `per_core` and `per_socket` are the averages of cores and sockets. kubelet
+    considers a group whole if it has this many free CPUs, although on asymmetric machines, possibly no group has this size.
     """
     socket_count: int
     nodes_of_sockets: Nesting
@@ -61,7 +63,9 @@ class CpuLayout(Struct, frozen=True):
     """Cores by socket if `numa_first`, otherwise by NUMA node."""
     uncores_of_nodes: Nesting
     core_size: int | None
-    """Number of CPUs of each core. None means that cores have different sizes (hybrid cores, offline siblings)."""
+    """Number of CPUs of each core. None means that cores differ in size, because the machine has different kinds of cores or
+    offline CPUs.
+    """
     smallest_large: int
     """Number of CPUs of the smallest NUMA node or socket."""
 
@@ -109,7 +113,9 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def limited_to(self, cpus: CpuSet) -> "CpuLayout":
-        """Return the layout with only these CPUs. Nodes and sockets without CPUs remain, because hints may contain them."""
+        """Return a copy of the layout with only these CPUs. NUMA nodes and sockets without any of them remain as empty groups, because
+        hints may contain these nodes.
+        """
         return CpuLayout._from_groups(
             tuple(part for part in _limit_groups(self.cores, cpus) if part.size),
             tuple(part for part in _limit_groups(self.uncores, cpus) if part.size),
@@ -120,7 +126,7 @@ class CpuLayout(Struct, frozen=True):
         )
 
     def cpus_of_nodes(self, nodes: NumaMask) -> CpuMask:
-        """Return all CPUs of a set of NUMA nodes."""
+        """Return the CPUs of all NUMA nodes in the mask."""
         bits = 0
         for node in self.nodes:
             if nodes >> node.id & 1:
@@ -128,14 +134,14 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def fewest_nodes(self, count: int) -> int:
-        """Return the number of nodes that this many CPUs need on an empty machine. If the machine has too few CPUs, return the number of
-        all nodes.
+        """Return the smallest number of NUMA nodes that have `count` CPUs together on an empty machine. If the machine has fewer CPUs,
+        return the number of all nodes.
         """
         sums = accumulate(sorted((node.size for node in self.nodes), reverse=True))
         return min(1 + sum(1 for total in sums if total < count), len(self.nodes))
 
     def node_sets(self) -> tuple[NodeSet, ...]:
-        """Return all sets of nodes, sorted by size, and lexicographically within a size."""
+        """Return all combinations of NUMA nodes, sorted by the number of nodes, then lexicographically."""
         sets = []
         for mask in masks_by_size([node.id for node in self.nodes]):
             cpus = self.cpus_of_nodes(mask)
@@ -144,7 +150,7 @@ class CpuLayout(Struct, frozen=True):
         return tuple(sets)
 
     def whole_cores(self, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs of all cores that lie completely in the set."""
+        """Return the CPUs of those cores whose CPUs are all in `cpus`."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus == core.cpus:
@@ -152,7 +158,7 @@ class CpuLayout(Struct, frozen=True):
         return CpuMask(bits)
 
     def adds_up(self, cpus: CpuMask, count: int) -> bool:
-        """Tell whether some of these cores, if each is taken as a whole, have exactly `count` CPUs together."""
+        """Return whether some of the cores in `cpus`, each taken as a whole, have exactly `count` CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
         numbers: dict[int, int] = {}
@@ -171,15 +177,15 @@ class CpuLayout(Struct, frozen=True):
         return bool(sums >> count & 1)
 
     def find_whole_count(self, count: int, step: int) -> int | None:
-        """Return the nearest number of CPUs that whole cores can provide on an empty machine. Numbers are tried from `count` on, in
-        steps of 1 or -1. None means that no such number is near.
+        """Return the number of CPUs closest to `count` that whole cores can provide on an empty machine. Numbers are tried from `count`
+        upwards if `step` is 1, or downwards if it is -1. None means that no such number is within the size of the largest core.
         """
         largest = max((core.size for core in self.cores), default=0)
         counts = range(count, max(0, count + step * (largest + 1)), step)
         return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
-        """Return the CPUs together with all their sibling CPUs."""
+        """Return all CPUs of the cores to which the given CPUs belong."""
         bits = 0
         for core in self.cores:
             if core.cpus & cpus:

@@ -1,4 +1,4 @@
-"""Options of the static CPU policy. This module has their maturity, their values, and the pairs that exclude each other."""
+"""Options of the static CPU policy: their names, maturity and checks, and the pairs that exclude each other."""
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ MATURITY = {
     _BY_SOCKET: _ALPHA,
     "distribute-cpus-across-cores": _ALPHA,
 }
-"""Maturity of each option. Options that are not stable need a feature gate."""
+"""Maturity of each option. Alpha and Beta options need a feature gate."""
 OPTIONS = tuple(MATURITY)
 EXCLUSIONS = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
@@ -26,7 +26,7 @@ EXCLUSIONS = (
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
 )
-"""Pairs of options that exclude each other."""
+"""Pairs of options that can't be used together."""
 
 
 class CpuOptions(Struct, frozen=True):
@@ -39,10 +39,10 @@ class CpuOptions(Struct, frozen=True):
 
 
 def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefused, ...]]:
-    """Check the configured options, as far as possible without a machine.
+    """Check the configured options, as far as this is possible without a machine.
 
     Returns:
-        The valid options, and the errors of the invalid options in kubelet's order.
+        The valid options, and the errors of the others in kubelet's order.
     """
     chosen: dict[str, bool] = {}
     refused: list[StartRefused] = []
@@ -94,10 +94,10 @@ def judge_cpu_options(placement: Placement) -> tuple[CpuOptions, tuple[StartRefu
 
 
 def misfits(options: CpuOptions, *, socket_count: int, numa_count: int) -> tuple[StartRefused, ...]:
-    """Return the errors of options that don't suit the machine.
+    """Return an error for each option that can't be used on this machine.
 
     Args:
-        options: the options as read.
+        options: the configured options.
         socket_count: number of the machine's sockets, as kubelet counts them.
         numa_count: number of NUMA nodes with CPUs.
     """

@@ -1,7 +1,7 @@
-"""Pods with pod-level resources in the CPU manager (KEP-5526). The pod has one CPU set, which is divided among its containers.
+"""CPUs of pods with pod-level resources (KEP-5526). Such a pod gets one CPU set, which is divided among its containers.
 
-Plain init containers run one after the other, so their slices overlap with the slices of later containers. Sidecars and app containers
-have exclusive slices. All other CPUs of the set form the pod's shared pool.
+Each sidecar and app container with exclusive CPUs gets a part of its own, called slice. All other CPUs of the set form the pod's shared
+pool. Init containers run one after the other, so their slices may overlap with those of later containers.
 """
 
 from msgspec import Struct
@@ -31,7 +31,9 @@ from nodeagent.core.resources.resource import Allocation
 
 
 def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod if its exclusive containers leave no CPUs for its sharing containers. None means that the pod isn't refused."""
+    """Refuse a pod if its containers with exclusive CPUs leave no CPUs for its containers without. None means that the pod isn't
+    refused.
+    """
     all_exclusive = sum(c.cpus for c in pod.containers if c.kind is not ContainerKind.INIT)
     exclusive = 0
     shared = False
@@ -67,7 +69,7 @@ def _refuse_empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the pod's CPUs under the hint of its first container, and divide the CPUs among the containers."""
+    """Allocate a CPU set to the pod, on the NUMA nodes of its first container's hint, and divide the set among the containers."""
     if not manager.static or pod.cpus == 0 or pod.is_skipped:
         return Allocation(promises)
     refusal = check_pod(manager, pod)
@@ -102,7 +104,7 @@ def allocate_pod(manager: CpuManager, promises: Promises, pod: PodDemand) -> All
 
 
 def _check_slices(manager: CpuManager, question: Question) -> Refusal | None:
-    """Refuse exclusive slices that don't consist of whole cores. kubelet allocates parts of cores instead
+    """Refuse a pod if a container's number of exclusive CPUs can't be made of whole cores. kubelet allocates parts of cores in this case
     (Erratum.HALF_CORES_HANDED_OUT).
     """
     if not manager.picking.whole_cores:
@@ -117,16 +119,16 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 class _Partition(Struct, frozen=True):
-    """A pod's CPU set, divided among its containers."""
+    """CPU set of a pod, divided among the pod's containers."""
 
     slices: tuple[tuple[str, CpuMask], ...]
     deltas: MetricDeltas
-    """Changes of metrics. If a container lacks CPUs, only the changes for the containers before it are included."""
+    """Metric changes. If a container couldn't get its CPUs, only the changes up to this container are included."""
     shortage: CpuShortage | None = None
 
 
 def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> _Partition:
-    """Divide the pod's CPU set among its containers."""
+    """Divide the pod's CPU set among its containers, in order."""
     slices: list[tuple[str, CpuMask]] = []
     deltas: list[MetricDelta] = []
     sharing: list[str] = []

@@ -1,7 +1,8 @@
-"""Extension points of the choice of CPUs, as typed protocols. kubelet's own policies are implemented by the same points as plugins.
+"""Extension points at which CPU plugins take part in the choice of CPUs, as typed protocols. The built-in policies of kubelet implement
+some of these points, too.
 
-A plugin implements one or more points. Each point is a pure function of its arguments, so the same question must get the same answer.
-plugins.py checks the answers of plugins. The answers of built-in policies need no check.
+A plugin implements one or more points. Each point must be a pure function: equal arguments must get equal results, because a decision may
+be repeated for explanations. plugins.py checks the results of plugins. Results of built-in policies aren't checked.
 """
 
 import enum
@@ -22,7 +23,7 @@ from nodeagent.errors import printable
 
 
 class Point(enum.StrEnum):
-    """Extension points, in the order of calls. Their names are those of the CPU Manager Plugin Model."""
+    """Extension points, in the order in which they are called. The names are those of the CPU Manager Plugin Model."""
 
     SORT = "Sort"
     FILTER = "Filter"
@@ -35,43 +36,43 @@ class Point(enum.StrEnum):
 
     @property
     def method(self) -> str:
-        """Return the name of the method that implements the point."""
+        """Return the name of the plugin's method for this point."""
         return self.name.lower()
 
 
 Scores = Mapping[int, int]
-"""Scores of CPUs. CPUs with higher scores are preferred. A CPU that isn't listed has the score 0."""
+"""Scores by CPU. CPUs with higher scores are preferred. The score of a CPU that isn't listed is 0."""
 NO_SCORES: Scores = MappingProxyType({})
 
 
 class Question(
     Struct, frozen=True, gc=False
 ):  # gc=False, because a question is created once or twice for each decision, and is never part of a reference cycle
-    """Question to an extension point. It requests a number of the free CPUs."""
+    """Input of an extension point: a request for `count` of the CPUs in `free`."""
 
     topology: Topology
     promises: Promises
-    """Current promises, including allocations to earlier containers of the pod."""
+    """Present promises, including the allocations to earlier containers of the same pod."""
     pod: PodDemand
     container: str | None
-    """Name of the container. None means that the pod as a whole is meant."""
+    """Name of the container that requests the CPUs. None means that the pod as a whole requests them."""
     free: CpuSet
-    """Free CPUs that earlier points have left. Select and Score are first called with the CPUs on the nodes of the merged hint. If CPUs
-    are still missing, Select and Score are called again with other CPUs.
+    """Free CPUs that earlier extension points have left. Select and Score are first called with the CPUs on the NUMA nodes of the merged
+    hint. If more CPUs are needed, Select and Score are called once more, with CPUs of other nodes.
     """
     count: int
     scores: Scores = NO_SCORES
-    """Scores from the plugins' PreScore, added up for each CPU."""
+    """Scores of CPUs, summed over the PreScore results of all plugins."""
 
 
 class CpuShortage(Struct, frozen=True):
-    """Refusal of a request for lack of CPUs. The text is in kubelet's words."""
+    """Result of a choice for which there are too few CPUs. The message is worded as by kubelet."""
 
     message: str
 
 
 class ReturnedCpus(Struct, frozen=True):
-    """CPUs that a container has released."""
+    """Input of Deallocate: CPUs that a container has released."""
 
     topology: Topology
     promises: Promises
@@ -83,52 +84,54 @@ class ReturnedCpus(Struct, frozen=True):
 
 class Sort(Protocol):
     def sort(self, pod: Pod) -> int:
-        """Return a number that orders the waiting pods. Lower numbers come first, and pods with equal numbers keep their order."""
+        """Return the pod's sort key. Waiting pods are decided in ascending order of their keys. Pods with equal keys keep their order."""
 
 
 class Filter(Protocol):
     def filter(self, question: Question) -> CpuSet:
-        """Return the free CPUs that the pod may have."""
+        """Return those of the free CPUs that may be allocated to the pod."""
 
 
 class PostFilter(Protocol):
     def post_filter(self, question: Question) -> CpuSet | None:
-        """Return the CPUs to choose from, if the filters have left too few CPUs. The question's `free` has the CPUs before the filters.
-        None means that the plugin doesn't offer any.
+        """Return CPUs to choose from instead, if the plugins' Filter has left too few CPUs. In this call, `question.free` contains the CPUs
+        before Filter. None means that this plugin offers no CPUs.
         """
 
 
 class PreScore(Protocol):
     def pre_score(self, question: Question) -> Scores:
-        """Return scores for CPUs. A higher score means that the CPU suits the pod better."""
+        """Return scores for the free CPUs. A higher score means that the CPU is more suitable for the pod."""
 
 
 class Select(Protocol):
     def select(self, question: Question) -> CpuSet | CpuShortage | None:
-        """Return `count` of the free CPUs. None means that the plugin has no opinion. Only built-in policies may return a shortage."""
+        """Return `question.count` of the free CPUs. None means that the plugin makes no choice. Only the built-in policies may return a
+        shortage.
+        """
 
 
 class Score(Protocol):
     def score(self, question: Question, cpus: CpuSet) -> int:
-        """Return the score of a combination of CPUs that Select or the policy has chosen."""
+        """Return a score for CPUs that Select or the policy has chosen. The choice with the highest sum of scores is allocated."""
 
 
 class Allocate(Protocol):
     def allocate(self, question: Question, cpus: CpuSet) -> str | None:
-        """Return an objection to these CPUs. An objection refuses the pod. None means that the plugin has no objection."""
+        """Return an objection to the chosen CPUs, which refuses the pod. None means that the plugin has no objection."""
 
 
 class Deallocate(Protocol):
     def deallocate(self, returned: ReturnedCpus) -> str | None:
-        """Return a note about released CPUs for the log. None means that there is nothing to note."""
+        """Return a text for the log about released CPUs. None means that nothing is logged."""
 
 
 _MAX_CHARACTERS = 1000
-"""Maximum length of a failure's text in characters. The text may quote CPU sets or the plugin's own text."""
+"""Maximum length of an error's text in characters. The text may contain CPU sets or text from the plugin, which can be long."""
 
 
 class PluginFailedError(ResourceFailedError):
-    """A plugin is missing, has raised an error, has taken too long, or has given an invalid answer."""
+    """A CPU plugin is missing, raised an error, took too long or returned an invalid answer."""
 
     reason = Reason.CPU_PLUGIN_FAILED
 

@@ -83,8 +83,8 @@ def _choose_more(
     now: ContainerDemand,
     own: CpuSet,
 ) -> CpuSet | NotResized:
-    """Choose additional CPUs, preferably on the NUMA nodes of the container's CPUs. If the topology manager's policy is strict, only these
-    nodes are used.
+    """Choose additional CPUs, preferably on the NUMA nodes of the container's hint or, if it has no hint, of its CPUs. Under a strict
+    policy of the topology manager, only the hint's nodes are used.
     """
     hint = promises.hint(pod.uid, now.name).mask
     nodes = hint or NumaSet.from_ids(node.id for node in manager.nodes if node.cpus & own.bits)

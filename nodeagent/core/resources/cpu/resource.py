@@ -1,4 +1,4 @@
-"""The CPU manager as a `Resource`."""
+"""Implementation of the `Resource` contract by the CPU manager."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -60,15 +60,15 @@ if TYPE_CHECKING:
 _REASONS_WITHOUT_CORES = frozenset(
     {Reason.CORE_CLASS, Reason.DEVICE, Reason.CPU_PLUGIN_FAILED, Reason.DEVICE_PLUGINS_SLOW, Reason.CLAIM}
 )
-"""Reasons of refusals that are independent of the class of cores."""
+"""Reasons for a refusal that have nothing to do with the pod's class of cores, so the message doesn't mention the class."""
 _REASONS_WITHOUT_CPUS = frozenset(
     {Reason.CPU_PLUGIN_FAILED, Reason.CPU_PLUGIN_REFUSED, Reason.DEVICE_PLUGINS_SLOW, Reason.CORE_CLASS}
 )
-"""Reasons of refusals that are independent of the CPUs that plugins leave."""
+"""Reasons for a refusal that have nothing to do with the CPUs that plugins filter out, so the message doesn't mention the plugins."""
 
 
 def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> CpuManager:
-    """Return the manager with these plugins. The code that calls plugins is loaded only if there are plugins."""
+    """Return a copy of the manager with these plugins. The code that calls plugins is imported only if there are plugins."""
     if not plugins:
         return replace(manager, chooser=None)
     from nodeagent.core.resources.cpu.plugins import PluginChooser  # noqa: PLC0415 - as said
@@ -77,7 +77,7 @@ def with_cpu_plugins(manager: CpuManager, plugins: tuple[CpuPlugin, ...]) -> Cpu
 
 
 class CpuResource(Resource, frozen=True):
-    """Implementation of `Resource` for CPUs (core/resources/resource.py)."""
+    """The CPU manager as a resource (core/resources/resource.py)."""
 
     manager: CpuManager
     name: ClassVar[str] = "cpu"
@@ -103,9 +103,7 @@ class CpuResource(Resource, frozen=True):
         return CpuResource(replace(self.manager, uses_all_nodes=False))
 
     def add_limits(self, refusal: Refusal, pod: PodDemand) -> Refusal:
-        """Add the pod's requirements on cores to the message of a refusal. Also name the plugins without which the pod might be
-        admitted.
-        """
+        """Add to a refusal's message the pod's requirements on cores, and the plugins that have filtered out CPUs."""
         message = refusal.message
         if pod.has_whole_cores and refusal.reason is Reason.SMT_ALIGNMENT:
             message += " (settings of cores need whole cores)"
@@ -130,7 +128,7 @@ class CpuResource(Resource, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return, for each NUMA node, the number of CPUs that are allocated exclusively, and the number of CPUs that aren't reserved."""
+        """Return, for each NUMA node, how many CPUs are allocated exclusively, and how many CPUs aren't reserved."""
         manager = self.manager
         if not manager.static or name != CPU:
             return ()
@@ -206,8 +204,11 @@ class CpuResource(Resource, frozen=True):
         return find_cpus_in_cgroups(entry, pod, groups, observed, by_pod=by_pod)
 
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
-        """Tell whether a cgroup has CPUs that the record lacks. CPUs missing in the cgroup don't count, because they may be offline. A
-        mixed container also has the shared pool, so in this case tell whether the cgroup lacks an exclusive online CPU.
+        """Return whether a container's cgroup contradicts its recorded CPUs.
+
+        CPUs that the record has and the cgroup lacks are no contradiction, because they may be offline. CPUs that only the cgroup has are
+        one. A mixed container also has the shared pool in its cgroup, so for such a container, only a missing online CPU is a
+        contradiction.
         """
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:

@@ -1,4 +1,6 @@
-"""Conversion of a CPU checkpoint into promises. Content that the static policy doesn't accept is refused with kubelet's messages."""
+"""Conversion of kubelet's cpu_manager_state into promises. Content that the static policy doesn't accept is refused with kubelet's
+messages.
+"""
 
 from msgspec.structs import replace
 
@@ -17,10 +19,10 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 
 
 def restore_cpus(manager: CpuManager, record: CpuRecord | Unreadable | None) -> Promises | StartRefused:
-    """Check the content of kubelet's file, and return the promises.
+    """Check the content of kubelet's file, and convert it into promises. Return kubelet's error if the content isn't accepted.
 
     Args:
-        manager: the manager as configured now.
+        manager: the manager with the present configuration.
         record: the content of the file. None means that the file doesn't exist.
     """
     if record is None:
@@ -68,7 +70,9 @@ def _parse_record(manager: CpuManager, record: CpuRecord | Unreadable) -> Promis
 
 
 def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRefused:
-    """Check stored promises against the current machine and configuration."""
+    """Check stored promises against the present machine and configuration. CPUs that have come online join the shared pool, and CPUs that
+    have gone offline leave it. Return kubelet's error if the promises aren't accepted.
+    """
     if not manager.static:
         return promises
     strict = manager.options.strict_cpu_reservation
@@ -110,7 +114,7 @@ def validate_cpus(manager: CpuManager, promises: Promises) -> Promises | StartRe
 
 
 def _find_double_owner(promises: Promises) -> StartRefused | None:
-    """Refuse promises in which CPUs of a pod also belong to another pod or to the shared pool. None means that there are no such CPUs."""
+    """Return an error if a CPU of one pod also belongs to another pod or to the shared pool. None means that there is no such CPU."""
     allocated = CpuSet()
     for uid, pod in promises.pods:
         pod_cpus = pod.of(CpuHoldings).every_cpu
@@ -127,7 +131,7 @@ def _find_double_owner(promises: Promises) -> StartRefused | None:
 
 
 def list_allocated_cpus(promises: Promises) -> CpuSet:
-    """Return all CPUs that pods hold."""
+    """Return all CPUs that any pod holds."""
     given = 0
     for _, pod in promises.pods:
         given |= pod.of(CpuHoldings).every_cpu.bits

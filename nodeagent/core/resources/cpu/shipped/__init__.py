@@ -1,1 +1,1 @@
-"""CPU plugins that are shipped with nodeagent. Entry points declare them, and only plugins that the configuration names are loaded."""
+"""CPU plugins that are shipped with nodeagent. They are declared as entry points, and loaded only if the configuration names them."""

@@ -1,7 +1,7 @@
-"""A CPU plugin that prefers one class of cores wherever CPUs are chosen, but doesn't influence the choice of NUMA nodes.
+"""CPU plugin that prefers the cores of one class (performance or efficiency), without influencing the choice of NUMA nodes.
 
-This plugin is weaker than `exclusiveCoreClass`, which also affects the choice of NUMA nodes (D45). The plugin prefers the class only on
-the NUMA nodes that the topology manager has already chosen.
+The configuration field `exclusiveCoreClass` also influences the choice of NUMA nodes (D45). This plugin prefers the class only among the
+CPUs of the NUMA nodes that the topology manager has already chosen.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from nodeagent.core.resources.cpu.points import Question, Scores
 
 
 class PreferClass(Struct, frozen=True):
-    """The PreScore step, which gives CPUs of the class the score 1, and other CPUs 0."""
+    """PreScore step that gives the score 1 to CPUs of the preferred class. All other CPUs have the score 0."""
 
     name: str
 
     def pre_score(self, question: Question) -> Scores:
-        """Return the score 1 for each free CPU of the class."""
+        """Return the score 1 for each free CPU of the preferred class."""
         preferred = question.topology.core_classes.get(self.name, CpuSet()) & question.free
         return dict.fromkeys(preferred, 1)
 

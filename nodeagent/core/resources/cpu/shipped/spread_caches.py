@@ -1,4 +1,6 @@
-"""A CPU plugin that spreads a container over last-level caches. Each core is taken from the cache with the smallest allocated share."""
+"""CPU plugin that spreads a container's CPUs over last-level caches. Each core is taken from the cache with the smallest
+allocated share.
+"""
 
 from collections.abc import Mapping
 
@@ -10,13 +12,13 @@ from nodeagent.core.resources.cpu.points import Question
 
 
 class SpreadCaches(Struct, frozen=True):
-    """The Select step, which takes core after core, each from the cache with the smallest load. The load of a cache is the allocated
-    share of its CPUs.
+    """Select step that takes one core after the other, each from the cache with the smallest load. A cache's load is the allocated share of
+    its CPUs.
     """
 
     def select(self, question: Question) -> CpuSet | None:
-        """Choose whole cores, and a part of one more core if needed. None means that the plugin has no opinion, for instance because
-        there are fewer than two caches.
+        """Choose whole cores, and a part of one more core if needed. None means that the policy chooses instead, for instance because the
+        machine has fewer than two caches.
         """
         topology = question.topology
         caches = [CpuSet(cache.bits) for cache in topology.l3] or list(topology.uncores.values())
@@ -40,10 +42,10 @@ class SpreadCaches(Struct, frozen=True):
 
 
 def make(options: Mapping[str, str]) -> SpreadCaches:
-    """Create the plugin, which has no options.
+    """Create the plugin.
 
     Raises:
-        ValueError: options are given.
+        ValueError: options are given, although the plugin has none.
     """
     if options:
         raise ValueError("it has no options")
