@@ -1,4 +1,4 @@
-"""Devices in explanations, namely the allocated devices."""
+"""Explanations of device allocations, which list the allocated devices."""
 
 from collections.abc import Sequence
 
@@ -13,16 +13,16 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class DeviceStep(Struct, frozen=True):
-    """Allocation of devices to a container, or to a pod as a whole."""
+    """Allocation of devices to a container or to a pod as a whole, as a step of an explanation."""
 
     container: str | None
     devices: tuple[HeldDevice, ...]
-    """Allocated devices. There are none after a refusal."""
+    """Allocated devices. The tuple is empty after a refusal."""
     refused: bool
 
 
 class DeviceExplainer(Explainer, frozen=True):
-    """Implementation of `Explainer` for devices (core/resources/explainer.py)."""
+    """Explainer of the device manager (core/resources/explainer.py)."""
 
     def explain_step(self, event: Allocated, _events: Sequence[ResourceEvent], pod: Pod) -> DeviceStep | None:
         if event.refusal is not None:
@@ -34,5 +34,7 @@ class DeviceExplainer(Explainer, frozen=True):
         return DeviceStep(event.container, given, refused=False)
 
     def find_lasting(self, held: PodPromises, _apps: frozenset[str]) -> DeviceHoldings:
-        """Return the devices without the answers of device plugins. A repeated decision has no answers, because it doesn't call plugins."""
+        """Return the devices without the plugins' answers to Allocate. A decision that is repeated for an explanation has no such answers,
+        because it calls no plugins.
+        """
         return DeviceHoldings(held.of(DeviceHoldings).devices)

@@ -1,7 +1,7 @@
 """NUMA hints of the device manager, by kubelet's rules (devicemanager/topology_hints.go).
 
-A set of NUMA nodes is a hint if enough allocatable devices are near its nodes. The set is preferred if the request would need as many
-nodes with all devices free.
+A set of NUMA nodes is a hint if enough allocatable devices are near its nodes. The set is preferred if it has no more nodes than the
+request would need if all devices were free.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,15 +21,15 @@ def pool_hints(
     available: Iterable[PoolDevice],
     reusable: Iterable[PoolDevice] = (),
 ) -> Hints:
-    """Return the hints for a number of devices from a pool whose devices have a topology.
+    """Return the hints for a number of devices from a pool, some of whose devices have known NUMA nodes.
 
     Args:
         pool: all devices of the resource.
         every: all NUMA nodes of the machine.
         request: the number of requested devices.
         available: devices that can be allocated, or that the container already has.
-        reusable: devices of the pod's init containers, which are allocated first. Every hint contains a node near each of these devices,
-            except near devices without topology.
+        reusable: devices of the pod's init containers, which are allocated first. Each hint contains a node near each of these devices,
+            unless the device has no known nodes.
     """
     kept = [device.nodes or 0 for device in reusable if device.nodes is not None or device.lists_minus_one]
     givable = [*kept, *(device.nodes or 0 for device in available)]
@@ -76,8 +76,8 @@ def _describe_hints(
     givable_nodes: Sequence[int],
     kept_nodes: Sequence[int],
 ) -> Hints:
-    """Return the hints as a family (core/numa/hint_family.py), because there are too many to list. Each element of the sequences is the
-    mask of the nodes near one device.
+    """Return the hints as conditions (`HintFamily`) instead of a list, because there are too many sets of nodes to list. Each element of
+    `pool_nodes`, `givable_nodes` and `kept_nodes` is the mask of the NUMA nodes near one device.
     """
 
     def counts(devices: Sequence[int]) -> list[int]:

@@ -1,4 +1,6 @@
-"""Devices that pods keep after a start of the agent. Pods also keep devices that no longer exist."""
+"""Devices that pods keep when the agent starts with a lost state, or on a changed machine or configuration. Pods also keep devices that
+don't exist any more.
+"""
 
 from nodeagent.core.model.held_device import HeldDevice
 from nodeagent.core.model.pod import ContainerKind, Pod
@@ -7,12 +9,14 @@ from nodeagent.core.resources.devices.holdings import DeviceHoldings
 
 
 def kept_devices(promises: Promises, pod: Pod, before: DeviceHoldings) -> DeviceHoldings:
-    """Return the devices that a pod keeps. Devices that another container already keeps are left out, except that later containers may
-    share devices of plain init containers.
+    """Return the devices that a pod keeps. A device that another container already keeps is left out, unless both have it from the same
+    claim, or the other is an init container of the same pod.
     """
     kinds, own_names = {container.name: container.kind for container in pod.containers}, {*before.holders}
     taken: dict[tuple[str, str], str] = {}
-    """Claims by device key. An empty text means that the device isn't claimed."""
+    """Full name of the claim from which a device was allocated, by the device's key. An empty name means that the device was allocated
+    without a claim.
+    """
     own: dict[tuple[str, str], str] = {}
     for uid, held in promises.pods:
         for name, devices in held.of(DeviceHoldings).devices:

@@ -1,8 +1,8 @@
-"""Allocation of devices to a container, in kubelet's order (devicemanager/manager.go). Where kubelet's order is random, devices are ordered
-by ID.
+"""Allocation of devices to a container, by the rules of kubelet's device manager (devicemanager/manager.go). Where kubelet's order is
+random, devices are taken in the order of their IDs.
 
-Devices of the pod's init containers come first, then devices near the nodes of the merged hint, then other devices. A device that has
-disappeared stays allocated, so no other pod gets it.
+Devices of the pod's init containers are taken first, then devices near the NUMA nodes of the merged hint, then other devices. A device that
+has disappeared stays allocated to its pod, so no other pod gets it if it comes back.
 """
 
 from collections.abc import Iterable
@@ -34,8 +34,8 @@ from nodeagent.core.resources.devices.turnover import release_ended_pods
 from nodeagent.core.resources.resource import Allocation
 
 MAX_ANSWERS_BYTES = 4 * 2**20
-"""Maximum total size in bytes of one device plugin's answers for all pods. The limit exists because the answers are part of the state
-file.
+"""Maximum total size in bytes of the answers from one device plugin for all pods. The answers are part of the state file, which would
+otherwise become too large.
 """
 
 
@@ -49,7 +49,7 @@ class DeviceManager(Struct, frozen=True):
         return next((pool for pool in self.pools if pool.resource == resource), None)
 
     def available(self, pool: DevicePool, promises: Promises) -> list[PoolDevice]:
-        """Return the healthy devices that aren't held by any pod."""
+        """Return the healthy devices that no pod holds."""
         taken = taken_devices(promises)
         leaked = frozenset(dict(promises.of(DeviceBooks).leaked).get(pool.resource, ()))
         return [
@@ -57,8 +57,8 @@ class DeviceManager(Struct, frozen=True):
         ]
 
     def reusable(self, pool: DevicePool, promises: Promises, uid: str) -> list[PoolDevice]:
-        """Return the devices that only plain init containers of the pod hold, healthy or not. Later containers may reuse them, because
-        init containers end first.
+        """Return the devices, healthy or not, that only init containers of the pod hold. Later containers may reuse these devices, because
+        the init containers end before they start.
         """
         reuse = promises.of(DeviceBooks).reuse
         if reuse is None or reuse.pod_uid != uid:
@@ -66,8 +66,8 @@ class DeviceManager(Struct, frozen=True):
         return find_devices(pool, reuse.of(pool.resource))
 
     def is_ignored(self, promises: Promises, resource: str) -> bool:
-        """Tell whether kubelet ignores the resource, because no plugin has registered it and no pod holds its devices
-        (isDevicePluginResource).
+        """Return whether kubelet would ignore a request for the resource, because no plugin has registered the resource and no pod holds
+        its devices (isDevicePluginResource).
         """
         if Erratum.MISSING_DEVICES_LEFT_OUT not in self.quirks:
             return False
@@ -83,7 +83,7 @@ class DeviceManager(Struct, frozen=True):
 
 
 def find_devices(pool: DevicePool, ids: Iterable[str]) -> list[PoolDevice]:
-    """Return the devices with these IDs. Devices that the plugin doesn't list get no other data than their IDs."""
+    """Return the devices with these IDs. For an ID that the plugin doesn't list, return an unhealthy device without further data."""
     device_by_id = {device.id: device for device in pool.devices}
     return [device_by_id.get(id_) or PoolDevice(id_, is_healthy=False) for id_ in ids]
 
@@ -91,7 +91,7 @@ def find_devices(pool: DevicePool, ids: Iterable[str]) -> list[PoolDevice]:
 def allocate_container(
     manager: DeviceManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Allocate the requested devices to a container, under its stored hint."""
+    """Allocate the requested devices to a container, preferably near the NUMA nodes of its stored hint."""
     books = promises.of(DeviceBooks)
     if books.reuse is not None and books.reuse.pod_uid != pod.uid:
         promises = promises.having(replace(books, reuse=None))
@@ -110,7 +110,9 @@ def allocate_container(
 
 
 def _update_reuse(promises: Promises, uid: str, container: ContainerDemand) -> Promises:
-    """Record which devices later containers may reuse. An init container's devices stay reusable until another container takes them."""
+    """Record which devices the pod's later containers may reuse. An init container's devices become reusable, and stay so until a sidecar
+    or app container gets them.
+    """
     books = promises.of(DeviceBooks)
     if books.reuse is None and container.kind is not ContainerKind.INIT:
         return promises
@@ -154,7 +156,7 @@ def _allocate_resource(
 def _allocate_new(
     manager: DeviceManager, promises: Promises, uid: str, name: str, pool: DevicePool, wanted: int
 ) -> Allocation:
-    """Allocate devices of a pool to a container that has no devices of this pool yet."""
+    """Allocate devices of a pool to a container that has none of them yet."""
     resource = pool.resource
     taken = manager.reusable(pool, promises, uid)[:wanted]
     needed = wanted - len(taken)
@@ -195,8 +197,8 @@ def _allocate_new(
 
 
 def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Iterable[PoolDevice]) -> Promises:
-    """Count the devices chosen for a refused container as allocated, as kubelet does. They count until the devices of an ended pod are
-    released, or until an Allocate fails.
+    """Record that the devices chosen for a refused container count as allocated, as kubelet does. They count until kubelet releases the
+    devices of an ended pod, or until a plugin's Allocate fails.
     """
     if Erratum.REFUSED_PODS_HOLD_DEVICES not in manager.quirks:
         return promises
@@ -209,8 +211,8 @@ def _leak(manager: DeviceManager, promises: Promises, resource: str, picked: Ite
 def _split_by_affinity(
     pool: DevicePool, available: Iterable[PoolDevice], affinity: NumaMask | None
 ) -> tuple[list[PoolDevice], list[PoolDevice]]:
-    """Split the devices into those near the hint's nodes, and all others. Among the others, devices with known nodes come before devices
-    without known nodes (kubelet: filterByAffinity).
+    """Split the devices into those near the NUMA nodes of the hint, and all others. Among the others, devices whose NUMA nodes are known
+    come first (kubelet: filterByAffinity).
     """
     if affinity is None or not pool.has_topology:
         return [], list(available)
@@ -224,8 +226,8 @@ def _split_by_affinity(
 def _pick_preferred(
     pool: DevicePool, uid: str, first: list[PoolDevice], rest: list[PoolDevice], wanted: int
 ) -> list[PoolDevice]:
-    """Return the wanted number of devices, first from `first` and then from `rest`. In `rest`, devices that the plugin prefers come
-    first (kubelet: devicesToAllocate).
+    """Return `wanted` devices: all of `first`, and as many of `rest` as needed. Those of `rest` that the plugin prefers come before the
+    others (kubelet: devicesToAllocate).
     """
     preferred = frozenset[str]()
     if pool.plugin is not None:

@@ -1,4 +1,4 @@
-"""The device manager as a `Resource`."""
+"""Implementation of the `Resource` contract by the device manager."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
@@ -37,10 +37,15 @@ def owned(
     elsewhere: frozenset[str] = frozenset(),
     quirks: frozenset[Erratum] = frozenset(),
 ) -> "DeviceResource":
-    """Build the device manager, with discovered devices and with devices of plugins.
+    """Build the device manager for devices found on the machine and devices of plugins.
 
-    Without a scan of devices, the manager has only the devices of plugins. If the configuration defines a resource, a plugin's devices
-    of the same resource are ignored.
+    Args:
+        selections: the resources in the configuration's `devices`, with the devices that each of them selects.
+        discovered: the devices found by a scan of /sys. None means that there was no scan, so the manager knows only devices of plugins.
+        plugged: the devices of plugins. They are ignored for a resource that `selections` defines.
+        every: all NUMA nodes of the machine.
+        elsewhere: the names of extended resources that other managers allocate.
+        quirks: kubelet's errata that are reproduced.
     """
     configured = {selection.resource for selection in selections}
     plugged = tuple(pool for pool in plugged if pool.resource not in configured)
@@ -49,11 +54,11 @@ def owned(
 
 
 class DeviceResource(Resource, frozen=True):
-    """Implementation of `Resource` for devices (core/resources/resource.py)."""
+    """The device manager as a resource (core/resources/resource.py)."""
 
     manager: DeviceManager
     plugged: tuple[DevicePool, ...] = ()
-    """Pools of devices from device plugins."""
+    """Devices that device plugins list, as one pool per resource."""
     elsewhere: frozenset[str] = frozenset()
     """Names of extended resources that other managers allocate."""
     name: ClassVar[str] = "devices"
@@ -172,7 +177,7 @@ class DeviceResource(Resource, frozen=True):
         return with_pod(promises, uid, held.having(own.without(name))), ()
 
     def shortfalls(self, promises: Promises) -> Iterator[Shortfall]:
-        """Yield the allocated devices that have disappeared or are unhealthy. Containers keep such devices."""
+        """Yield the allocated devices that have disappeared or are unhealthy. Containers keep these devices."""
         if not taken_devices(promises):
             return
         health_by_key = {
@@ -189,8 +194,8 @@ class DeviceResource(Resource, frozen=True):
                         yield DevicesGone(uid, name, resource, gone)
 
     def find_wait(self, held: PodPromises, pod: PodDemand) -> Refusal | None:
-        """Return a temporary refusal of a pod if its device plugins can't be asked about the pod yet. None means that a decision is
-        possible.
+        """Return a temporary refusal of a pod if a device plugin that it needs can't be called at present. None means that the agent can
+        decide on the pod now.
         """
         if self.has_pod(held, pod):
             return None
@@ -204,13 +209,13 @@ class DeviceResource(Resource, frozen=True):
         return Refusal(Reason.DEVICE_PLUGINS_SLOW, why) if why else None
 
     def tried_out(self) -> "DeviceResource":
-        """Return the device manager for trials, which doesn't call plugins."""
+        """Return a copy of the device manager that calls no plugins, for trial decisions."""
         quiet = tuple(replace(pool, plugin=None) for pool in self.manager.pools)
         return replace(self, manager=replace(self.manager, pools=quiet))
 
     def amounts(self, promises: Promises) -> dict[str, int]:
-        """Return the allocatable number of each resource. This is the number of healthy devices, or the number of allocated devices if
-        that is larger (kubelet: sanitizeNodeAllocatable).
+        """Return the node's amount of each resource: the number of healthy devices, or the number of allocated devices if that is larger
+        (kubelet: sanitizeNodeAllocatable).
         """
         counts: dict[str, int] = {}
         for pool in self.manager.pools:
@@ -219,7 +224,7 @@ class DeviceResource(Resource, frozen=True):
 
 
 def list_pools(selections: tuple[DeviceSelection, ...], discovered: PlacedDevices) -> tuple[DevicePool, ...]:
-    """Return the pools of discovered devices, in the order in which the configuration lists the resources."""
+    """Return one pool of devices for each resource in the configuration, in the order of the configuration."""
     return tuple(
         DevicePool(
             resource,

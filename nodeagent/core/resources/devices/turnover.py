@@ -1,7 +1,7 @@
-"""Devices of ended and refused pods, as kubelet's device manager treats them (Erratum.REFUSED_PODS_HOLD_DEVICES).
+"""kubelet's late release of devices (Erratum.REFUSED_PODS_HOLD_DEVICES). kubelet releases the devices of an ended or refused pod only when
+it decides on the next pod.
 
-When a pod ends or is refused, kubelet doesn't release the pod's devices until its next decision on any pod. Without the erratum, these
-functions change nothing, because the device manager's accounts are empty.
+If the erratum isn't reproduced, these functions change nothing, because the records in `DeviceBooks` are then empty.
 """
 
 from collections.abc import Mapping
@@ -13,33 +13,33 @@ from nodeagent.core.resources.devices.holdings import DeviceBooks, DeviceHolding
 
 
 def restore_devices(promises: Promises, held: Mapping[str, DeviceHoldings]) -> Promises:
-    """Add the devices in kubelet_internal_checkpoint, given by pod UID, to promises without devices."""
+    """Add the devices from kubelet's file kubelet_internal_checkpoint, by pod UID, to promises without devices."""
     for uid, devices in held.items():
         promises = with_pod(promises, uid, promises.of_pod(uid).having(devices))
     return promises
 
 
 def begin_start(promises: Promises, running: tuple[tuple[str, str], ...]) -> Promises:
-    """Begin the phase in which kubelet starts and doesn't know any pods. `running` lists the pod UID and name of each container that is
-    running.
+    """Record that kubelet is starting and doesn't know its pods yet. `running` contains the pod UID and the name of each running
+    container.
     """
     return promises.having(replace(promises.of(DeviceBooks), running=running))
 
 
 def finish_start(promises: Promises) -> Promises:
-    """End the phase in which kubelet starts. kubelet then knows all its pods, because it has readmitted the running pods."""
+    """Record that kubelet has finished its start. It then knows all its pods, because it has admitted the running pods once more."""
     return promises.having(replace(promises.of(DeviceBooks), running=None))
 
 
 def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
-    """Let an ended or refused pod keep its devices until the next decision."""
+    """Record that an ended or refused pod holds its devices until the next decision."""
     books = promises.of(DeviceBooks)
     promises = with_pod(promises, uid, promises.of_pod(uid).having(held))
     return promises.having(replace(books, ended=tuple(sorted({*books.ended, uid}))))
 
 
 def begin_pod(promises: Promises, uid: str) -> Promises:
-    """Count a pod as active during the decision on it. The pod takes over the devices of an ended pod with the same UID."""
+    """Remove a pod from the ended pods before the decision on it. If an ended pod had the same UID, its devices become the pod's own."""
     books = promises.of(DeviceBooks)
     if uid not in books.ended:
         return promises
@@ -47,8 +47,8 @@ def begin_pod(promises: Promises, uid: str) -> Promises:
 
 
 def release_ended_pods(promises: Promises) -> Promises:
-    """Release the devices of all ended pods. If there are any such pods, also release all devices that no pod holds
-    (UpdateAllocatedDevices).
+    """Release the devices of all ended pods. If there are any, also release the devices that count as allocated although no pod holds them
+    (kubelet: UpdateAllocatedDevices).
     """
     books = promises.of(DeviceBooks)
     if books.running is not None or not books.ended:

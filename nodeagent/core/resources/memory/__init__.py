@@ -1,4 +1,4 @@
-"""The memory manager: kubelet's policies None and Static, the free memory of each NUMA node, and the choice of nodes.
+"""The memory manager: kubelet's policies None and Static, the accounting of each NUMA node's memory, and the choice of nodes.
 
-This package depends neither on CPUs nor on cgroup files.
+This package imports nothing about CPUs or cgroup files.
 """

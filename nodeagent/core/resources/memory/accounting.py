@@ -1,7 +1,7 @@
-"""The memory manager's accounting. It has the memory of each NUMA node, and changes with allocations from groups of nodes and with
-releases.
+"""The memory manager's accounting: free and allocated bytes of each NUMA node, and how allocations and releases change them.
 
-A block is memory on one node or on a group of nodes. All blocks on a node belong to the same group, or to this node alone.
+A block is memory on one NUMA node, or on a group of nodes whose free memory it uses together. As in kubelet, a node belongs to at most one
+group, so all blocks on a node have the same set of nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,18 +15,20 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.memory.holdings import Blocks, MemoryNode, MemoryTable
 
 UINT64 = 2**64 - 1
-"""Largest value before kubelet's sums and differences wrap around. Without errata, no amount comes near this value."""
+"""Largest unsigned 64-bit number. kubelet's sums and differences wrap around beyond it, which matters only if kubelet's errata are
+reproduced.
+"""
 
 NodeAccounts = tuple[MemoryNode, ...]
-"""Accounts of all NUMA nodes, in ascending order of their IDs."""
+"""Accounting of all NUMA nodes, in ascending order of their IDs."""
 
 
 def initial_machine(topology: Topology, reserved: Mapping[tuple[int, str], int]) -> NodeAccounts:
     """Create the accounting of a machine without allocations.
 
     Args:
-        topology: the NUMA nodes with memory and huge pages.
-        reserved: bytes by (NUMA node, resource).
+        topology: the machine, whose NUMA nodes have memory and huge pages.
+        reserved: reserved bytes by NUMA node and resource.
     """
     nodes = []
     for node in topology.numa:
@@ -45,15 +47,16 @@ def _make_table(total: int, reserved: int, pages: int) -> MemoryTable:
 def take(
     machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, spread: tuple[tuple[int, int], ...] = ()
 ) -> NodeAccounts:
-    """Move up to `size` bytes from free to reserved. Each node of the group gets one more assignment.
+    """Allocate up to `size` bytes on a group of nodes, by moving them from free to reserved. The number of assignments of each node in the
+    group grows by one.
 
     Args:
-        machine: the accounts.
-        nodes: the group.
+        machine: the accounting of all nodes.
+        nodes: the group of nodes.
         resource: the resource.
         size: the number of bytes.
-        spread: nodes with their shares. Each node provides its share in whole pages, as far as pages are free. The rest is taken from
-            the lowest nodes first, and so is everything if `spread` is empty.
+        spread: pairs of node and share, by which the bytes are divided. A node with too few free pages provides less than its share, and
+            the rest is taken from the nodes with the lowest IDs first. If the tuple is empty, all bytes are taken in this way.
     """
     for node, share in _share_out(size, page_size(resource), spread):
         machine, missing = _take_free(machine, NumaSet.of(node), resource, share, 1, group=nodes)
@@ -62,13 +65,15 @@ def take(
 
 
 def page_size(resource: str) -> int:
-    """Return the page size of a resource in bytes. `hugepages-2Mi` has pages of 2 MiB, and regular memory has pages of 4 KiB."""
+    """Return the page size of a resource in bytes: 2 MiB for `hugepages-2Mi`, 4 KiB for regular memory."""
     name = resource.removeprefix(HUGEPAGES_PREFIX)
     return 4096 if name == resource else Quantity.parse(name).value()
 
 
 def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """Divide bytes by shares. Each node gets whole pages, within one page of its exact share. An incomplete page goes to the last node."""
+    """Divide bytes among nodes in proportion to their shares. Each node gets whole pages, rounded to within one page of its exact share. If
+    `size` isn't a whole number of pages, the last node gets the incomplete page.
+    """
     whole, given, shares = sum(share for _, share in spread), 0, []
     so_far = 0
     for node, share in spread:
@@ -82,8 +87,9 @@ def _share_out(size: int, page: int, spread: tuple[tuple[int, int], ...]) -> lis
 def _take_free(
     machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1, group: NumaSet | None = None
 ) -> tuple[NodeAccounts, int]:
-    """Take free bytes as `take` does without shares. Also return the number of bytes that could not be taken. `nodes` may be a part of
-    the group.
+    """Move up to `size` bytes from free to reserved, on the nodes with the lowest IDs first. Also return how many bytes could not be moved.
+
+    `count` is added to the number of assignments of each node. `group` is the group of the block, if `nodes` are only a part of it.
     """
     changed = []
     for node in machine:
@@ -100,7 +106,7 @@ def _take_free(
 
 
 def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, count: int = 1) -> NodeAccounts:
-    """Move `size` bytes, which belong to `count` blocks, from free to reserved.
+    """Move `size` bytes from free to reserved, even if fewer bytes are free. They belong to `count` blocks.
 
     Nodes that don't exist are skipped. If too few bytes are free, the free bytes of the group's lowest node become negative.
     """
@@ -118,8 +124,8 @@ def charge(machine: NodeAccounts, nodes: NumaSet, resource: str, size: int, coun
 
 
 def release(machine: NodeAccounts, blocks: Blocks) -> NodeAccounts:
-    """Move the blocks' bytes back from reserved to free, on the lowest node first. In a group of several nodes, only the sums over the
-    group are meaningful.
+    """Move the blocks' bytes back from reserved to free, on the node with the lowest ID first. In a group of several nodes, the bytes may
+    return to another node than they came from, so only sums over the group are meaningful.
     """
     for block in blocks:
         size = block.size_bytes
@@ -154,7 +160,7 @@ def _move_bytes(
 
 
 def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
-    """Return the free bytes of the resource on a group of nodes."""
+    """Return the free bytes of the resource, summed over a group of nodes."""
     # If the capacity of a node has shrunk, more memory may be allocated than the node has. Such a node has no free memory.
     return (
         sum(t.free for n in machine if n.id in nodes and (t := n.table(resource)) is not None and t.free > 0) & UINT64
@@ -162,10 +168,12 @@ def free_of(machine: NodeAccounts, nodes: NumaSet, resource: str) -> int:
 
 
 def breaks_group(machine: NodeAccounts, nodes: NumaSet) -> bool:
-    """Tell whether a block on these nodes would share a node with blocks of a different group of nodes."""
+    """Return whether a block on these nodes would overlap another group, because one of the nodes is already used with a different set of
+    nodes.
+    """
     return any(node.id in nodes and node.assignments > 0 and node.cells != nodes for node in machine)
 
 
 def used_cells(machine: NodeAccounts) -> Iterable[tuple[NumaMask, NumaMask]]:
-    """Yield each used node and its group of nodes, both as bitmasks."""
+    """Yield each node that has blocks, with its group of nodes, both as bitmasks."""
     return ((NumaMask(1 << node.id), node.cells.bits) for node in machine if node.assignments > 0)

@@ -1,4 +1,6 @@
-"""Memory in explanations: the allocated blocks, the free memory of each NUMA node, and the amounts that are worth a trial."""
+"""Explanations of memory allocations: the allocated memory, the free memory of each NUMA node, and other amounts that a refused pod could
+request.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,17 +21,17 @@ from nodeagent.core.resources.resource import Allocated
 
 
 class MemoryStep(Struct, frozen=True):
-    """Allocation of memory to a container, or to a pod as a whole."""
+    """Allocation of memory to a container or to a pod as a whole, as a step of an explanation."""
 
     container: str | None
     hint: Hint
     blocks: Blocks
-    """Allocated blocks. There are none after a refusal."""
+    """Allocated memory. The tuple is empty after a refusal."""
     taken: tuple[tuple[int, str, int], ...]
-    """Newly allocated memory, as (NUMA node, resource, bytes). The rest of the blocks is reused from init containers."""
+    """Memory that was free before, as (NUMA node, resource, bytes). The rest of the allocated memory is reused from init containers."""
     refused: bool
     is_spread: bool = False
-    """Whether the memory is spread over the NUMA nodes of the container's CPUs, in proportion to the CPUs (spreadHugePages)."""
+    """Whether the memory is spread over the NUMA nodes of the container's CPUs, in proportion to the number of CPUs (`spreadHugePages`)."""
 
     @property
     def nodes(self) -> NumaSet:
@@ -46,12 +48,14 @@ class FreeMemory(Struct, frozen=True):
 
 
 class MemoryHeadroom(Struct, frozen=True):
-    """Memory of one NUMA node."""
+    """Free memory of one NUMA node."""
 
     amounts: tuple[FreeMemory, ...]
-    """Free memory of each resource. There is none under memory manager policy None."""
+    """Allocatable and free bytes of each resource. The tuple is empty under the memory manager's policy None."""
     group: NumaSet | None
-    """Group of nodes to which the node belongs. None means that the node isn't used in a group of several nodes."""
+    """Group of several nodes that this node belongs to, because memory was allocated on all of them together. None means that it belongs to
+    no such group.
+    """
 
     def free_of(self, resource: str) -> int:
         """Return the free bytes of a resource."""
@@ -63,7 +67,7 @@ class MemoryHeadroom(Struct, frozen=True):
 
 
 class MemoryExplainer(Explainer, frozen=True):
-    """Implementation of `Explainer` for memory (core/resources/explainer.py)."""
+    """Explainer of the memory manager (core/resources/explainer.py)."""
 
     resource: MemoryResource
 
@@ -91,7 +95,9 @@ class MemoryExplainer(Explainer, frozen=True):
         )
 
     def find_lasting(self, held: PodPromises, apps: frozenset[str]) -> MemoryHoldings:
-        """Return the memory of the app containers. Init containers release their memory after they have ended."""
+        """Return the memory of the app containers. Init containers are left out, because they release their memory when later containers
+        start.
+        """
         memory = held.of(MemoryHoldings)
         for name in set(memory.holders) - apps:
             memory = memory.without(name)
@@ -119,10 +125,10 @@ class MemoryExplainer(Explainer, frozen=True):
         return fewest_nodes(promises, demand.memory or ()) if memory_accounts(promises) else 0
 
     def list_smaller(self, sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller requests that are worth a trial, in whole MiB or pages.
+        """Return smaller requests that a search should try, in steps of whole MiB or pages.
 
-        The result of a trial holds only for amounts that need the same number of NUMA nodes, because policy `restricted` refuses memory
-        on fewer nodes than the CPUs need.
+        A trial of one amount is valid only for amounts that need the same number of NUMA nodes. Policy `restricted`, for instance, refuses
+        a pod if its memory would need fewer nodes than its CPUs.
         """
         if sought.resource != MEMORY and not sought.resource.startswith(HUGEPAGES_PREFIX):
             return None

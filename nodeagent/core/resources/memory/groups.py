@@ -1,7 +1,7 @@
-"""Groups of NUMA nodes that could provide an amount of memory. They are the memory manager's hints, and are computed from a table of all
-nodes.
+"""Search for groups of NUMA nodes that could provide an amount of memory. These groups are the hints of the memory manager.
 
-The table has the accounting, and the memory of a pod's init containers that the pod may reuse.
+For each request, a table is built with the free and allocatable memory of all nodes, and with the memory that the pod may reuse from its
+init containers.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,9 @@ from nodeagent.core.resources.memory.holdings import MemoryBooks, memory_account
 
 
 class NodeGroups(Struct, frozen=True):
-    """Every set of NUMA nodes with memory, in the order of hints. There are none if there would be too many sets."""
+    """All sets of NUMA nodes with memory that could be hints, in the order of hints. The tuple is empty if there are too many
+    sets to list.
+    """
 
     masks: tuple[NumaMask, ...]
 
@@ -34,10 +36,10 @@ class NodeGroups(Struct, frozen=True):
 
 
 def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts) -> Hints:
-    """Return the groups that could provide the amounts. A group is preferred if it has no more nodes than the amounts need on an empty
-    machine.
+    """Return the groups of nodes that could provide the amounts, as hints. A group is preferred if it has no more nodes than the amounts
+    need on an empty machine.
 
-    The hints apply to all memory resources together. The result is empty if no group could provide the amounts.
+    The same hints apply to all memory resources of the request. The result is empty if no group could provide the amounts.
     """
     if not amounts:
         return ()
@@ -48,8 +50,8 @@ def calculate_hints(groups: NodeGroups, promises: Promises, uid: str, amounts: A
 def best_group(
     groups: NodeGroups, promises: Promises, uid: str, amounts: Amounts, inside: NumaSet = NumaSet()
 ) -> tuple[NumaSet, bool] | None:
-    """Choose the best group that contains the given nodes. Also return whether the group is preferred. None means that there is no such
-    group.
+    """Choose the best group that contains the nodes `inside`. Also return whether this group is preferred as a hint. None means that no
+    group is suitable.
     """
     hints = calculate_hints(groups, promises, uid, amounts)
     if isinstance(hints, HintFamily):
@@ -62,30 +64,30 @@ def best_group(
 
 
 def fewest_nodes(promises: Promises, amounts: Amounts) -> int:
-    """Return the number of nodes that the amounts need on an empty machine. If the machine has too little memory, return the number of all
-    nodes.
+    """Return the smallest number of NUMA nodes that could provide the amounts on an empty machine. If the machine has too little memory,
+    return the number of all nodes.
     """
     return _count_fewest_nodes(_build_table(promises, "", amounts)) if amounts else 0
 
 
 class _RequestTable(Struct, frozen=True):
-    """The accounting, prepared for fast evaluation of one request."""
+    """Memory of all nodes, as tables for the fast evaluation of one request."""
 
     machine: NodeAccounts
     tables: list[tuple[str, int, list[tuple[int, int, int]]]]
-    """One table per resource: (resource, requested bytes, [(bit of the node, allocatable bytes, free bytes)])."""
+    """Tables by resource, as (resource, requested bytes, [(bit of the node, allocatable bytes, free bytes)])."""
     reusable: Mapping[tuple[NumaMask, str], int]
-    """Bytes of init containers that the pod may reuse, by group and resource."""
+    """Bytes of init containers that the pod may reuse, by group of nodes and resource."""
     used: tuple[tuple[NumaMask, NumaMask], ...]
     grouped: NumaMask
-    """Nodes that belong to a group of several nodes."""
+    """Nodes that are in use in a group of several nodes."""
 
     def could_hold(self, mask: NumaMask) -> bool:
-        """Tell whether the group would have enough memory without any allocations."""
+        """Return whether the nodes would have enough memory if none were allocated."""
         return all(sum(a for bit, a, _ in table if mask & bit) & UINT64 >= size for _, size, table in self.tables)
 
     def fits(self, mask: NumaMask) -> bool:
-        """Tell whether the group overlaps no other group in use, and has enough free memory."""
+        """Return whether the nodes have enough free memory, and don't overlap a different group in use."""
         if mask & self.grouped if mask.bit_count() == 1 else any(mask & bit and c != mask for bit, c in self.used):
             return False
         return all(
@@ -126,8 +128,8 @@ def _list_groups(groups: NodeGroups, books: _RequestTable) -> Hints:
 
 
 def _describe_groups(books: _RequestTable) -> Hints:
-    """Return the hints as a family (core/numa/hint_family.py), because there are too many groups to list. Single nodes and groups in use
-    are listed. Unused nodes can form any new group.
+    """Return the hints as conditions (`HintFamily`) instead of a list, because there are too many groups. Single nodes and groups in use
+    are listed. Other groups consist of unused nodes, and are described by a `Cover`.
     """
     every = [NumaMask(1 << node.id) for node in books.machine]
     best = _count_fewest_nodes(books)
@@ -151,8 +153,8 @@ def _count_fewest_nodes(books: _RequestTable) -> int:
 
 
 def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: bool) -> Cover:
-    """Return the cover (core/numa/node_search.py) of those sets of these nodes that have enough memory. With `allocatable`, all
-    allocatable memory counts, and sets may have a single node. Otherwise only free memory counts, and sets must have at least two nodes.
+    """Return the conditions for sets of these nodes that have enough memory. If `allocatable` is true, all allocatable memory counts.
+    Otherwise only free memory counts, and sets must have at least two nodes, because single nodes are listed separately.
     """
     tables = [{bit: a if allocatable else min(a, f) for bit, a, f in table} for _, _, table in books.tables]
     return Cover(
@@ -164,8 +166,8 @@ def _make_cover(books: _RequestTable, nodes: list[NumaMask], *, allocatable: boo
 
 
 def _find_best_covered(family: HintFamily, inside: NumaMask) -> list[tuple[NumaMask, bool]]:
-    """Return the best preferred set of the cover that contains these nodes. If no set is preferred, return the set with the fewest
-    nodes.
+    """Return the best preferred set of nodes that is described by the family's `Cover` and contains the nodes `inside`. If no such set is
+    preferred, return the one with the fewest nodes. The list has at most one element.
     """
     if family.cover is None:
         return []

@@ -1,6 +1,4 @@
-"""NUMA hints of the memory manager for a container or a pod. Hints are calculated from free memory, or regenerated from allocated
-memory.
-"""
+"""NUMA hints of the memory manager. They are calculated from free memory or, if the memory is already allocated, derived from its nodes."""
 
 from nodeagent.core.model.demand import Amounts, ContainerDemand, PodDemand
 from nodeagent.core.model.errata import Erratum
@@ -13,7 +11,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager, regenerated
 from nodeagent.core.resources.memory.pods import check_pod
 
 MemoryHints = tuple[tuple[str, Hints], ...]
-"""Hints by resource. They are empty if there is no preference, or, as in kubelet, if no group has enough memory."""
+"""Hints by resource. The tuple is empty if the memory may be on any nodes or, as in kubelet, if no group of nodes has enough memory."""
 
 
 def container_hints(
@@ -46,7 +44,7 @@ def pod_hints(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Mem
 
 
 def _make_hints_from_blocks(held: PodPromises, amounts: Amounts) -> MemoryHints:
-    """Return hints by resource, for the nodes on which the pod already has blocks."""
+    """Return one hint per resource, with the NUMA nodes of the memory that the pod's containers already have."""
     nodes: dict[str, NumaSet] = {}
     for _, blocks in held.of(MemoryHoldings).memory:
         for block in blocks:

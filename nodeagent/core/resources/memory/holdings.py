@@ -1,4 +1,4 @@
-"""Memory and huge pages that pods hold, and the accounting of each NUMA node."""
+"""Records of the memory manager: memory and huge pages that pods hold, and the accounting of each NUMA node."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from nodeagent.core.model.promises import Promises
 
 
 class Block(Struct, frozen=True):
-    """Memory of one resource on a group of NUMA nodes."""
+    """Allocated amount of one memory resource on a group of NUMA nodes."""
 
     nodes: NumaSet
     resource: str
@@ -19,16 +19,16 @@ class Block(Struct, frozen=True):
 
 
 Blocks = tuple[Block, ...]
-"""Blocks sorted by resource, at most one per resource."""
+"""Blocks of one container or pod, sorted by resource. There is at most one block per resource."""
 
 
 class MemoryHoldings(Struct, frozen=True):
     """Memory that one pod holds."""
 
     memory: tuple[tuple[str, Blocks], ...] = ()
-    """Blocks by container, sorted by container name."""
+    """Allocated blocks by container, sorted by container name."""
     pod_memory: Blocks | None = None
-    """Blocks of the pod as a whole, if it has pod-level resources."""
+    """Blocks of a pod with pod-level memory. None means that memory is allocated to the containers separately."""
 
     @property
     def holders(self) -> Iterator[str]:
@@ -43,11 +43,11 @@ class MemoryHoldings(Struct, frozen=True):
         return MemoryHoldings(remove_item(self.memory, container), self.pod_memory)
 
     def blocks(self, name: str) -> Blocks | None:
-        """Return a container's blocks. None means that the container may use memory on any node."""
+        """Return a container's blocks. None means that no memory is allocated to the container, so it may use any NUMA node."""
         return next((blocks for key, blocks in self.memory if key == name), None)
 
     def nodes(self, name: str) -> NumaSet:
-        """Return the NUMA nodes of a container's blocks."""
+        """Return the NUMA nodes of a container's blocks. The set is empty if no memory is allocated to the container."""
         nodes = NumaSet()
         for block in self.blocks(name) or ():
             nodes |= block.nodes
@@ -55,7 +55,7 @@ class MemoryHoldings(Struct, frozen=True):
 
 
 class MemoryTable(Struct, frozen=True):
-    """Accounts of one memory resource on one NUMA node, in bytes."""
+    """Accounting of one memory resource on one NUMA node, in bytes."""
 
     total: int
     system_reserved: int
@@ -65,49 +65,51 @@ class MemoryTable(Struct, frozen=True):
 
 
 class MemoryNode(Struct, frozen=True):
-    """The memory manager's accounting of one NUMA node."""
+    """Accounting of one NUMA node."""
 
     id: int
     assignments: int
-    """Number of assignments on the node. A block counts once for each of its nodes and for each resource."""
+    """Number of blocks on the node. Each block counts on each of its nodes."""
     cells: NumaSet
-    """Group to which the node belongs. An unused node is a group by itself."""
+    """Group of nodes to which this node belongs. If no memory is allocated on the node, the group is the node alone."""
     tables: tuple[tuple[str, MemoryTable], ...]
-    """Tables by resource, sorted by resource."""
+    """Accounting of each resource, sorted by resource name."""
 
     def table(self, resource: str) -> MemoryTable | None:
         return next((table for key, table in self.tables if key == resource), None)
 
 
 class MemoryReuse(Struct, frozen=True):
-    """Memory of a pod's init containers that its later containers may reuse. Only one pod at a time has such memory."""
+    """Memory of a pod's init containers that later containers of this pod may reuse. The record exists only while the pod is being
+    admitted, so there is at most one.
+    """
 
     pod_uid: str
     amounts: tuple[tuple[tuple[NumaSet, str], int], ...] = ()
-    """Reusable bytes by (NUMA nodes, resource)."""
+    """Reusable bytes by group of NUMA nodes and resource."""
 
     def amount(self, nodes: NumaSet, resource: str) -> int:
         return next((size for key, size in self.amounts if key == (nodes, resource)), 0)
 
 
 class MemoryBooks(Struct, frozen=True):
-    """The memory manager's accounts for the whole node."""
+    """Records of the memory manager that concern the whole node."""
 
     nodes: tuple[MemoryNode, ...] = ()
-    """Accounts of the NUMA nodes, in ascending order of node IDs. There are none under memory manager policy None."""
+    """Accounting of all NUMA nodes, in ascending order of their IDs. The tuple is empty under the memory manager's policy None."""
     reuse: MemoryReuse | None = None
 
 
 def memory_accounts(promises: Promises) -> tuple[MemoryNode, ...]:
-    """Return the accounts of each NUMA node."""
+    """Return the accounting of all NUMA nodes."""
     return promises.of(MemoryBooks).nodes
 
 
 def with_memory_accounts(promises: Promises, nodes: tuple[MemoryNode, ...]) -> Promises:
-    """Return promises with other accounts of the NUMA nodes."""
+    """Return a copy of the promises with this accounting of the NUMA nodes."""
     return promises.having(MemoryBooks(nodes, promises.of(MemoryBooks).reuse))
 
 
 def memory_nodes_of(promises: Promises, uid: str, name: str) -> NumaSet | None:
-    """Return the NUMA nodes from which the container's memory must come. None means that any node is allowed."""
+    """Return the NUMA nodes that the container's memory must come from. None means that it may come from any node."""
     return promises.of_pod(uid).of(MemoryHoldings).nodes(name) or None

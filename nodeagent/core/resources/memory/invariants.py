@@ -1,4 +1,4 @@
-"""Invariants of the memory manager's accounting, and allocations for which the machine lacks memory at present."""
+"""Checks of the memory manager's promises: violated invariants, and allocations for which the machine has too little memory at present."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,9 @@ from nodeagent.core.resources.memory.restore import books_differ, list_charged_b
 
 
 def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Violation]:
-    """Yield the violated invariants that concern the accounting."""
+    """Yield the violated invariants of the accounting. On each node, free and reserved bytes must add up to the allocatable bytes. The
+    accounting must also match the allocated blocks.
+    """
     if not manager.static:
         return
     for node in memory_accounts(promises):
@@ -28,7 +30,7 @@ def memory_violations(manager: MemoryManager, promises: Promises) -> Iterator[Vi
 
 
 def memory_shortfalls(manager: MemoryManager, promises: Promises) -> Iterator[NodesGone | NodeOverdrawn]:
-    """Yield the blocks on NUMA nodes that have disappeared, and the nodes on which more memory is allocated than they have."""
+    """Yield the allocated blocks on NUMA nodes that have disappeared, and the nodes on which more memory is allocated than they have."""
     if not manager.static:
         return
     present = NumaSet.from_ids(node.id for node in memory_accounts(promises))

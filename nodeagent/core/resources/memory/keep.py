@@ -1,4 +1,6 @@
-"""Memory after a start of the agent. Pods keep memory on this machine, and the differences from before are reported."""
+"""Memory of pods when the agent starts with a lost state, or on a changed machine or configuration. Pods keep their memory where possible,
+and the differences are reported.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,15 +25,15 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""Divisor of a node's memory that gives the largest ordinary change after a boot. The kernel then reserves a slightly different part of
-the memory, some KiB to a few MiB. A larger change means that the machine has changed.
+"""Fraction of a node's memory, as a divisor, by which the amount may change at a boot without a report. The kernel then reserves a slightly
+different part for itself, from some KiB to a few MiB. A larger change means that the machine was changed.
 """
 
 
 def find_memory_in_cgroups(
     entry: PodEntry, demand: PodDemand, groups: Mapping[str, ObservedCgroup | None], *, by_pod: bool
 ) -> MemoryHoldings:
-    """Return the blocks of a running pod according to its cgroups."""
+    """Derive the memory of a running pod from the `cpuset.mems` of its cgroups and from its requests."""
     nodes = {name: mems for name, group in groups.items() if group is not None and (mems := _get_mems(group))}
     if by_pod:
         return _find_blocks_by_pod(demand, nodes)
@@ -41,8 +43,8 @@ def find_memory_in_cgroups(
 def _find_blocks_by_container(
     entry: PodEntry, demand: PodDemand, nodes: Mapping[str, NumaSet]
 ) -> Iterator[tuple[str, Blocks]]:
-    """Return each container's blocks. Memory that only init containers need is counted once, namely for the first init container that
-    still holds memory.
+    """Yield each container's memory. Memory that init containers request in addition to later containers is counted once, for the first
+    init container that hasn't released its memory yet.
     """
     lasting: dict[str, int] = {}
     peak: dict[str, int] = {}
@@ -90,8 +92,8 @@ def _make_blocks(nodes: NumaSet, amounts: Sequence[tuple[str, int]]) -> Blocks:
 def keep_memory(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings
 ) -> Promises:
-    """Allocate a pod's memory on its present nodes. This requires that its amounts are unchanged and that its groups of nodes don't
-    overlap other groups.
+    """Allocate to a pod the memory that it held before, on the same NUMA nodes. Memory is left out if the container's request has changed,
+    or if its nodes overlap another group.
     """
     held, charged = _choose_kept(manager, promises, demand, before)
     accounts = memory_accounts(promises)
@@ -104,7 +106,7 @@ def keep_memory(
 def _choose_kept(
     manager: MemoryManager, promises: Promises, demand: PodDemand, before: MemoryHoldings
 ) -> tuple[MemoryHoldings, Blocks]:
-    """Return the memory that a pod keeps, and the blocks to charge to the accounting."""
+    """Return the memory that a pod keeps, and the blocks that count in the accounting."""
     nothing = MemoryHoldings(), ()
     if not manager.static or not demand.is_guaranteed:
         return nothing
@@ -152,7 +154,7 @@ def _matches_request(container: ContainerDemand, held: dict[str, int]) -> bool:
 def memory_differences(
     manager: MemoryManager, promises: Promises, pod: Pod, demand: PodDemand, before: MemoryHoldings, name: str
 ) -> Iterator[HoldingChange]:
-    """Yield the differences between the NUMA nodes of a container's memory and its earlier nodes."""
+    """Yield the change of the NUMA nodes of a container's memory, if they changed."""
     old_nodes, new_nodes = before.nodes(name), promises.of_pod(pod.uid).of(MemoryHoldings).nodes(name)
     if old_nodes == new_nodes:
         return
@@ -179,7 +181,7 @@ def _explain_change(manager: MemoryManager, old_nodes: NumaSet, *, lacks: bool) 
 
 
 def list_memory_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
-    """Yield the changes in the amounts of each NUMA node's memory."""
+    """Yield the changes in the total and the reserved memory of each NUMA node, and in the groups of nodes."""
     olds, news = ({node.id: node for node in memory_accounts(promises)} for promises in (before, after))
     for node in sorted(olds.keys() | news.keys()):
         old_tables, new_tables = (dict(nodes[node].tables) if node in nodes else {} for nodes in (olds, news))

@@ -1,6 +1,6 @@
-"""The memory manager's policies None and Static: allocation of memory from NUMA nodes, and its release.
+"""The memory manager's policies None and Static, which allocate memory on NUMA nodes and release it.
 
-A decision takes promises and returns new ones, with the changes of metrics. The module pods.py handles pods with pod-level resources.
+A decision takes promises and returns new promises, with the changes of metrics. pods.py handles pods with pod-level resources.
 """
 
 from collections.abc import Iterable
@@ -53,17 +53,17 @@ NOT_REPRESENTABLE = "[memorymanager] failed to represent quantity as int64"
 class MemoryManager(Struct, frozen=True):
     static: bool
     machine: NodeAccounts
-    """Accounting of the machine without allocations."""
+    """Accounting of the machine when no memory is allocated."""
     groups: NodeGroups
     keeps_one_node: bool
-    """Whether the topology manager's policy requires strict adherence to its hint. A hint of a single node is then never extended to
-    avoid overlapping groups.
+    """Whether the topology manager's policy is restricted or single-numa-node. A hint with a single node is then never extended by more
+    nodes, not even to avoid overlapping groups.
     """
     quirks: frozenset[Erratum]
 
 
 def build_memory_manager(topology: Topology, placement: Placement) -> MemoryManager | tuple[StartRefused, ...]:
-    """Build the memory manager. If it doesn't suit the machine or the configuration is invalid, return the errors in kubelet's words."""
+    """Build the memory manager. If the configuration is invalid or doesn't suit the machine, return the errors, worded as by kubelet."""
     unknown = judge_memory_policy(placement)
     if unknown:
         return unknown
@@ -97,14 +97,14 @@ def build_memory_manager(topology: Topology, placement: Placement) -> MemoryMana
 
 
 def judge_memory_policy(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return the errors in the policy's name."""
+    """Return the error if the name of the policy is unknown."""
     if placement.memory_manager_policy in {"None", "Static"}:
         return ()
     return (StartRefused(f'unknown policy: "{placement.memory_manager_policy}"', "memoryManagerPolicy"),)
 
 
 def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]:
-    """Return the errors in the policy's name and in the reserved amounts."""
+    """Return the errors in the policy's name and in `reservedMemory` that can be found without a machine."""
     invalid = invalid_entries(placement) if placement.memory_manager_policy == "Static" else None
     return (*judge_memory_policy(placement), *(() if invalid is None else (invalid,)))
 
@@ -112,7 +112,7 @@ def judge_memory_configuration(placement: Placement) -> tuple[StartRefused, ...]
 def allocate_container(
     manager: MemoryManager, promises: Promises, pod: PodDemand, container: ContainerDemand
 ) -> Allocation:
-    """Allocate a container's memory from a group of nodes, under its stored hint."""
+    """Allocate a container's memory on a group of nodes, which is derived from the container's stored hint."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped:
         return Allocation(promises)
     if container.memory == () and Erratum.MEMORY_REFUSES_SHARED_CONTAINER not in manager.quirks:
@@ -146,8 +146,8 @@ def allocate_container(
 
 
 def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
-    """Tell whether the container's memory can be spread as requested. The nodes must have enough memory, and must not belong to another
-    group.
+    """Return whether the container's memory can be spread over the nodes of `container.spread`. These nodes must have enough free memory
+    together, and must not overlap another group.
     """
     nodes = NumaSet.from_ids(node for node, _ in container.spread)
     is_free = all(free_of(machine, nodes, resource) >= size for resource, size in container.memory or ())
@@ -155,7 +155,7 @@ def _has_room(machine: NodeAccounts, container: ContainerDemand) -> bool:
 
 
 def choose_nodes(manager: MemoryManager, promises: Promises, uid: str, amounts: Amounts, hint: Hint) -> NumaSet | str:
-    """Choose the group of nodes for the amounts. If no group is suitable, return an error text."""
+    """Choose the group of nodes that provides the amounts, starting from the hint. If no group is suitable, return kubelet's error text."""
     machine = memory_accounts(promises)
     for resource, size in amounts:
         if size and all(node.table(resource) is None for node in machine):
@@ -200,7 +200,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, error: str) -> Allocation:
 
 
 def reusable_bytes(promises: Promises, uid: str, nodes: NumaSet, resource: str) -> int:
-    """Return the bytes of init containers that the pod's next container may reuse on exactly this group of nodes."""
+    """Return how many bytes of the pod's init containers its next container may reuse on exactly these nodes."""
     reuse = promises.of(MemoryBooks).reuse
     return reuse.amount(nodes, resource) if reuse is not None and reuse.pod_uid == uid else 0
 
@@ -255,7 +255,7 @@ def _deduct_reuse(
 
 
 def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: str) -> Promises:
-    """Release the memory of the plain init containers before a container that is starting, because these init containers have ended."""
+    """Release the memory of the pod's init containers before container `name`. They have ended, because this container is starting."""
     for container in pod.containers:
         if container.name == name:
             break
@@ -265,7 +265,7 @@ def release_started(manager: MemoryManager, promises: Promises, pod: Pod, name: 
 
 
 def release_container(manager: MemoryManager, promises: Promises, uid: str, name: str) -> Promises:
-    """Release one container's blocks. With the last container, also release the blocks of the pod as a whole."""
+    """Release one container's memory. With the pod's last container, also release the memory of the pod as a whole."""
     if not manager.static:
         return promises
     pod = promises.of_pod(uid)
@@ -282,8 +282,8 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Release the pod-level blocks of a pod whose containers have no blocks. While Erratum.POD_ENTRY_LEAKS is reproduced, the blocks
-    aren't released.
+    """Release the memory of a pod as a whole, if its containers hold none. This is not needed, and not done, while Erratum.POD_ENTRY_LEAKS
+    is reproduced.
     """
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
@@ -294,7 +294,9 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the NUMA nodes of a container's blocks by resource. None means that the blocks don't match the request."""
+    """Return the NUMA nodes of a container's allocated memory, by resource, from which hints are derived. None means that the allocated
+    amounts differ from the requested ones.
+    """
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
     if len(blocks) != len(wanted) or any(wanted.get(b.resource) != b.size_bytes for b in blocks):

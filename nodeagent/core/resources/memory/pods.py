@@ -1,6 +1,7 @@
-"""Pods with pod-level resources in the memory manager (KEP-5526). The pod has blocks, which are divided among its containers.
+"""Memory of pods with pod-level resources (KEP-5526). Such a pod gets blocks of memory, which are divided among its containers.
 
-The accounting contains only the pod's total, because the containers' blocks overlap on purpose.
+Only the pod's blocks count in the accounting. The containers' blocks may overlap, because init containers run before the others, and
+containers without an exclusive amount share the rest.
 """
 
 from msgspec.structs import replace
@@ -35,8 +36,8 @@ _REPRESENTABLE = "amounts that aren't whole bytes were refused before"
 
 
 def check_pod(manager: MemoryManager, pod: PodDemand) -> Refusal | None:
-    """Refuse a pod whose exclusive containers leave no memory for its sharing containers, or whose amounts can't be provided. None means
-    that the pod isn't refused.
+    """Refuse a pod if its containers with exclusive memory leave none for its other containers, or if an amount can't be provided. None
+    means that the pod isn't refused.
     """
     assert pod.memory is not None, _REPRESENTABLE
     total = pod.memory
@@ -87,7 +88,7 @@ def _refuse_empty_pool(message: str) -> Refusal:
 
 
 def allocate_pod(manager: MemoryManager, promises: Promises, pod: PodDemand) -> Allocation:
-    """Allocate the pod's memory under the hint of its first container, and divide it among the containers."""
+    """Allocate memory to the pod on the NUMA nodes of its first container's hint, and divide the memory among the containers."""
     if not manager.static or not pod.is_guaranteed or pod.is_skipped or pod.memory is None:
         return Allocation(promises)
     requests = plus(MEMORY_REQUESTS)
@@ -120,7 +121,7 @@ def _refuse(promises: Promises, deltas: MetricDeltas, refusal: Refusal) -> Alloc
 
 
 def _divide_pod_memory(pod: PodDemand, nodes: NumaSet) -> list[tuple[str, Blocks]]:
-    """Divide the pod's memory among its containers. A container with 0 bytes gets no block."""
+    """Divide the pod's memory among its containers. A container gets no block for a resource of which it has 0 bytes."""
     assert pod.memory is not None, _REPRESENTABLE
     left = dict(pod.memory)
     parts: list[tuple[str, dict[str, int]]] = []

@@ -1,4 +1,4 @@
-"""Content of kubelet's memory_manager_state, decoded but not checked."""
+"""Decoded content of kubelet's file memory_manager_state. It is checked in restore.py."""
 
 from msgspec import Struct
 

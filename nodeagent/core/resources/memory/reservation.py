@@ -1,4 +1,6 @@
-"""Reserved memory of each NUMA node. The amounts are configured per NUMA node, and must add up to the machine's total reservation."""
+"""Reserved memory of each NUMA node (configuration field `reservedMemory`). The amounts of all nodes must add up to the node-wide
+reservation of systemReserved, kubeReserved and evictionHard.
+"""
 
 from nodeagent.core.model.config import Placement
 from nodeagent.core.model.pod import HUGEPAGES_PREFIX, MEMORY
@@ -9,13 +11,15 @@ from nodeagent.core.model.topology import Topology
 _FIELD = "reservedMemory"
 _SUMMED_FIELDS = (_FIELD, "memoryManagerPolicy", "systemReserved", "kubeReserved", "evictionHard")
 _EXAMPLE_AMOUNT = Quantity.of_bytes(512 * 2**20)
-"""Amount in a message's example, used if nothing is reserved."""
+"""Amount that is shown in the example of an error message, if the configuration reserves no memory."""
 Reserved = dict[tuple[int, str], int]
-"""Reserved bytes by (NUMA node, resource)."""
+"""Reserved bytes by NUMA node and resource."""
 
 
 def reserved_by_node(topology: Topology, placement: Placement) -> Reserved | tuple[StartRefused, ...]:
-    """Check `reservedMemory` against the machine and the node's total reservation. Errors have kubelet's texts and order."""
+    """Check `reservedMemory` against the machine and the node-wide reservation, and return the reserved bytes. If there are errors, return
+    these, in kubelet's words and order.
+    """
     invalid = invalid_entries(placement)
     refused = [] if invalid is None else [invalid]
     refused += [
@@ -58,7 +62,9 @@ def _is_memory(resource: str) -> bool:
 
 
 def invalid_entries(placement: Placement) -> StartRefused | None:
-    """Return the errors of `reservedMemory` that don't depend on the machine, as one refusal. None means that there are no such errors."""
+    """Return the errors of `reservedMemory` that can be found without a machine, joined into one as by kubelet. None means that there are
+    no such errors.
+    """
     found = []
     seen: set[tuple[int, str]] = set()
     for entry in placement.reserved_memory:
@@ -82,12 +88,12 @@ def invalid_entries(placement: Placement) -> StartRefused | None:
 def find_wrong_sums(
     placement: Placement, topology: Topology | None = None, *, at_least: bool = False
 ) -> tuple[StartRefused, ...]:
-    """Return an error for each resource whose reserved amounts don't add up to the node's total reservation.
+    """Return an error for each resource whose amounts in `reservedMemory` don't add up to the node-wide reservation.
 
     Args:
-        placement: the placement, with valid entries of `reservedMemory`.
-        topology: the machine, for an example in the message. None means that the machine is unknown.
-        at_least: whether the total reservation is only a lower bound, because the machine is unknown.
+        placement: the part of the configuration that concerns allocations. Its entries of `reservedMemory` are valid.
+        topology: the machine, from which an example for the message is made. None means that the machine is unknown.
+        at_least: whether `reservedMemory` may exceed the node-wide reservation, a part of which can't be computed without the machine.
     """
     totals: dict[str, Quantity] = {}
     for entry in placement.reserved_memory:
@@ -135,8 +141,8 @@ def _explain_wrong_sum(
 
 
 def _format_reservation(topology: Topology, amount: Quantity) -> str:
-    """Format the configuration that reserves this amount on the first node with enough memory, or else on several nodes. The format is
-    YAML.
+    """Format, as an example in YAML, the configuration that reserves this amount on the first node with enough memory. If no node has
+    enough, divide the amount among several nodes.
     """
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]

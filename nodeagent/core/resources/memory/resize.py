@@ -1,4 +1,4 @@
-"""Resize of a running container's memory. The memory stays on its NUMA nodes."""
+"""Resize of a running container's memory. The memory is allocated on the same NUMA nodes as before."""
 
 from msgspec.structs import replace
 
@@ -22,7 +22,9 @@ def resize_memory(
     was: ContainerDemand,
     now: ContainerDemand,
 ) -> Promises | NotResized:
-    """Change the amount of a running container's memory on its present NUMA nodes."""
+    """Change the allocated amount of a running container's memory on its present NUMA nodes. If this isn't possible, return whether the
+    resize is refused or waits.
+    """
     held = promises.of_pod(pod.uid)
     blocks = held.of(MemoryHoldings).blocks(now.name)
     if blocks is None or was.memory == now.memory:
@@ -54,7 +56,9 @@ def resize_memory(
 
 
 def _find_excess_resource(machine: NodeAccounts, nodes: NumaSet, now: ContainerDemand) -> str | None:
-    """Return a resource of which these NUMA nodes have too little, even without other allocations. None means that they have enough."""
+    """Return a resource of which these NUMA nodes have too little even if nothing is allocated. None means that there is no such
+    resource.
+    """
     for resource, size in now.memory or ():
         tables = (node.table(resource) for node in machine if node.id in nodes)
         if size > sum(table.allocatable for table in tables if table is not None):

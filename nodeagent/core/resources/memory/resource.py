@@ -1,4 +1,4 @@
-"""The memory manager as a `Resource`."""
+"""Implementation of the `Resource` contract by the memory manager."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from nodeagent.core.resources.memory.explainer import MemoryExplainer
 
 BytesByNodes = Mapping[tuple[str, NumaMask], int]
-"""Bytes in blocks, by resource and NUMA nodes."""
+"""Allocated bytes by resource and group of NUMA nodes."""
 
 
 class MemoryResource(Resource, frozen=True):
-    """Implementation of `Resource` for memory (core/resources/resource.py)."""
+    """The memory manager as a resource (core/resources/resource.py)."""
 
     manager: MemoryManager
     name: ClassVar[str] = "memory"
@@ -77,7 +77,7 @@ class MemoryResource(Resource, frozen=True):
         return pods.allocate_pod(self.manager, promises, pod)
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the allocated bytes of each set of NUMA nodes, and the allocatable bytes of each node."""
+        """Return the allocated bytes of each group of NUMA nodes, and the allocatable bytes of each node."""
         if not self.manager.static:
             return ()
         tables = [(NumaMask(1 << node.id), node.table(name)) for node in memory_accounts(promises)]

@@ -1,4 +1,6 @@
-"""Conversion of a memory checkpoint into promises. Content that the Static policy doesn't accept is refused with kubelet's messages."""
+"""Conversion of kubelet's memory_manager_state into promises. Content that the Static policy doesn't accept is refused with kubelet's
+messages.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,7 +24,7 @@ from nodeagent.core.resources.memory.manager import MemoryManager
 from nodeagent.core.resources.memory.records import MemoryRecord
 
 _Charges = Mapping[tuple[NumaSet, str], tuple[int, int]]
-"""Total bytes and number of all blocks, by NUMA nodes and resource."""
+"""Total bytes and number of blocks, by group of NUMA nodes and resource."""
 _FILE = "memory_manager_state"
 _PATH = f"/var/lib/kubelet/{_FILE}"
 
@@ -30,11 +32,11 @@ _PATH = f"/var/lib/kubelet/{_FILE}"
 def restore_memory(
     manager: MemoryManager, promises: Promises, record: MemoryRecord | Unreadable | None
 ) -> Promises | StartRefused:
-    """Check the content of kubelet's file, and add the memory in it to the restored promises.
+    """Check the content of kubelet's file, and add its memory to the promises. Return kubelet's error if the content isn't accepted.
 
     Args:
-        manager: the manager as configured now.
-        promises: the promises without memory.
+        manager: the manager with the present configuration.
+        promises: the promises restored so far, without memory.
         record: the content of the file. None means that the file doesn't exist.
     """
     if record is not None:
@@ -71,7 +73,9 @@ def _parse_record(
 
 
 def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | StartRefused:
-    """Check stored promises against the current machine and configuration."""
+    """Check stored promises against the present machine and configuration. If the machine's memory has changed, compute the accounting from
+    the allocated blocks. Return kubelet's error if the promises aren't accepted.
+    """
     if not manager.static:
         return promises
     if not memory_accounts(promises):
@@ -89,7 +93,9 @@ def validate_memory(manager: MemoryManager, promises: Promises) -> Promises | St
 
 
 def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
-    """Describe how the stored accounting differs from an accounting of all blocks on this machine. None means that the two are equal."""
+    """Describe, in kubelet's words, how the stored accounting differs from the accounting computed from the allocated blocks and this
+    machine. None means that they don't differ.
+    """
     expected = _rebuild_accounts(manager, promises)
     if isinstance(expected, str):
         return expected
@@ -99,7 +105,7 @@ def books_differ(manager: MemoryManager, promises: Promises) -> str | None:
 
 
 def _rebuild_accounts(manager: MemoryManager, promises: Promises) -> NodeAccounts | str:
-    """Compute the accounting of all blocks on the current machine. Return an error text if kubelet would refuse the blocks."""
+    """Compute the accounting from the allocated blocks and this machine. Return an error text if kubelet would refuse the blocks."""
     if Erratum.TOTALS_MUST_MATCH not in manager.quirks:
         return _charge_all_blocks(manager, promises)
     machine = manager.machine
@@ -141,8 +147,8 @@ _CHARGES: Fold[PodPromises, _Charges] = Fold({}, _sum_charges, _add_charges)
 
 
 def list_charged_blocks(manager: MemoryManager, promises: Promises) -> Iterator[tuple[str, str, Block]]:
-    """Yield (UID, container name, block) for each block that is charged to the accounting. These are the blocks of the pod as a whole
-    (with an empty name), or else the blocks of its containers.
+    """Yield the blocks that count in the accounting, as (pod UID, container name, block). For a pod with pod-level memory, these are its
+    pod-level blocks, with an empty container name. For other pods, they are the containers' blocks.
     """
     for uid, pod in promises.pods:
         held = pod.of(MemoryHoldings)
