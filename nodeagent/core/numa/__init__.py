@@ -1,4 +1,4 @@
-"""NUMA hints, the merge of hints into one, the search for sets of nodes with enough resources, and the topology manager's policies.
+"""NUMA hints, their merge into one hint, the search for sets of nodes with enough resources, and the policies of the topology manager.
 
-This package doesn't name any specific resource. The resources are in core/resources.
+This package names no specific resource. Resources are in core/resources.
 """

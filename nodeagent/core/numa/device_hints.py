@@ -1,8 +1,8 @@
-"""Hints for pods that ask to be near devices, by the rules of kubelet's device manager. Each set of NUMA nodes near a suitable device is a
-hint.
+"""NUMA hints for pods that ask to be near devices (annotation `near`), by the rules of kubelet's device manager. Each set of NUMA nodes
+that contains the node of a suitable device is a hint.
 
-Single nodes are preferred. A device with an unknown node gives no hint. If the nodes of all suitable devices are unknown, any node is
-accepted. As `near` doesn't allocate a device, any number of pods may be near the same device.
+Single nodes are preferred. Devices whose node is unknown are ignored. If the nodes of all suitable devices are unknown, any node is
+accepted. The devices aren't allocated, so any number of pods may be near the same device.
 """
 
 from collections.abc import Collection
@@ -14,10 +14,10 @@ from nodeagent.core.numa.node_search import Cover
 
 
 def device_hints(nodes: Collection[int | None], every: NumaMask) -> Hints:
-    """Return the hints for one name in `near`, which may match several devices.
+    """Return the hints for one device name in the annotation, which may match several devices.
 
     Args:
-        nodes: the node of each device. None means that a device's node is unknown.
+        nodes: the NUMA node of each matching device, or None if the node is unknown.
         every: all NUMA nodes of the machine.
     """
     near_nodes = NumaMask(sum(1 << node for node in {*nodes} - {None} if node is not None) & every)

@@ -1,4 +1,6 @@
-"""Hint families. On machines with many NUMA nodes, hints are described by conditions instead of listed, and are merged in this form."""
+"""Hint families: NUMA hints that are described by conditions instead of listed, and their merge. They are used on machines with so many
+NUMA nodes that lists of hints would be too long.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,24 +12,24 @@ from nodeagent.core.numa.hints import HintList, Merged, MergeRules, fitness
 from nodeagent.core.numa.node_search import Cover, Steps, both, fittest_cover, fittest_remainder, narrowest
 
 MAX_LISTED_NODES = 5
-"""Largest number of NUMA nodes for which hints are listed. Five nodes have 31 non-empty sets, and merging lists of this length takes no
-longer than a search.
+"""Largest number of NUMA nodes for which hints are listed. Five nodes have 31 non-empty sets, and merging such lists takes no longer than a
+search.
 """
 
 MAX_STEPS = 20_000
-"""Maximum number of steps of one merge, or of one choice of nodes. This many steps take some hundredths of a second."""
+"""Maximum number of search steps of one merge, or of one choice of nodes. This many steps take some hundredths of a second."""
 
 
 class HintFamily(Struct, frozen=True):
     listed: tuple[tuple[NumaMask, bool], ...]
-    """Individually listed hints, as pairs (mask, preferred)."""
+    """Hints that are listed, as pairs (mask, preferred), in addition to those that `cover` describes."""
     cover: Cover | None
     preferred_count: int
-    """Number of nodes that a preferred set has. The sets are those of the cover (node_search.py)."""
+    """Number of nodes of a preferred set."""
     sockets: tuple[NumaMask, ...] = ()
-    """Nodes of each socket. There are none if `preferred_sockets` is None."""
+    """Nodes of each socket. The tuple is empty if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
-    """Number of sockets that a preferred set has, as an alternative to `preferred_count`. None means that sockets don't matter."""
+    """Number of sockets of a set that is also preferred, whatever its number of nodes. None means that sockets don't matter."""
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (
@@ -35,14 +37,14 @@ class HintFamily(Struct, frozen=True):
         )
 
     def is_preferred(self, mask: NumaMask) -> bool:
-        """Tell whether a set of the family's cover is a preferred hint."""
+        """Return whether a set that the cover describes is a preferred hint."""
         return mask.bit_count() == self.preferred_count or (
             self.preferred_sockets is not None
             and sum(1 for socket in self.sockets if socket & mask) == self.preferred_sockets
         )
 
     def list_hints(self, nodes: tuple[int, ...]) -> HintList:
-        """Return a list of all hints, on a machine with few NUMA nodes."""
+        """Return all hints as a list. This is only possible on a machine with few NUMA nodes."""
         listed = dict(sorted(self.listed))
         if self.cover is not None:
             sums = [self.cover.sum_up(nodes, number) for number in range(len(self.cover.needs))]
@@ -54,7 +56,7 @@ class HintFamily(Struct, frozen=True):
         return tuple(listed.items())
 
     def single_nodes(self) -> HintList:
-        """Return the preferred hints that consist of a single node."""
+        """Return those preferred hints that consist of a single node."""
         masks = {mask for mask, preferred in self.listed if preferred and mask.bit_count() == 1}
         if self.cover is not None:
             nodes = (NumaMask(1 << node) for node, _ in self.cover.amounts)
@@ -62,7 +64,7 @@ class HintFamily(Struct, frozen=True):
         return tuple((mask, True) for mask in sorted(masks))
 
     def fewest_nodes(self, steps: Steps) -> int:
-        """Return the number of nodes in the smallest hint."""
+        """Return the number of nodes in the smallest hint, or 0 if there is no hint."""
         found = None if self.cover is None else narrowest(self.cover, steps)
         masks = [mask for mask, _ in self.listed] + ([] if found is None else [found])
         return min((mask.bit_count() for mask in masks), default=0)
@@ -72,21 +74,21 @@ Hints = HintList | HintFamily
 
 
 def preferred_nodes(hints: Hints) -> tuple[NumaMask, ...]:
-    """Return the single nodes that are preferred hints."""
+    """Return those preferred hints that consist of a single node."""
     listed = hints.single_nodes() if isinstance(hints, HintFamily) else hints
     return tuple(mask for mask, preferred in listed if preferred and mask is not None and mask.bit_count() == 1)
 
 
 def is_fine_with(hints: Hints, mask: NumaMask) -> bool:
-    """Tell whether the set is a preferred hint, or whether the hints accept any set."""
+    """Return whether the set is a preferred hint, or all sets are accepted."""
     return hints.prefers(mask) if isinstance(hints, HintFamily) else (mask, True) in hints or (None, True) in hints
 
 
 def merge_families(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> Merged:
-    """Merge one hint from each list or family into the best possible hint, under policy best-effort or restricted.
+    """Merge one hint from each list or family into the best hint, under policy best-effort or restricted.
 
-    The result is exact within the limit on steps. Beyond the limit, a preferred hint may be missed, so policy restricted refuses the
-    pod, and best-effort uses another hint. This other hint may have higher node IDs than necessary (node_search.py).
+    The result is exact unless the limit on steps is reached. In this case a preferred hint may be missed, so policy restricted refuses the
+    pod, and best-effort uses a non-preferred hint. The result may then also have higher node IDs than necessary.
     """
     preferred = _find_best_preferred(rules, lists, steps)
     if preferred is not None:
@@ -144,8 +146,8 @@ def _find_preferred_in_covers(rules: MergeRules, families: Sequence[HintFamily],
 
 
 def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: Steps) -> NumaMask:
-    """Return the best non-preferred mask, in the order of `hints.merge`. Masks of the wanted size (`wanted_count`) come first, then
-    smaller masks, then larger masks.
+    """Return the best mask when no preferred hint exists. As in `hints.merge`, masks with the wanted number of nodes (`wanted_count`) come
+    first, then smaller masks, then larger masks.
     """
     fewest = {
         each: each.fewest_nodes(steps) for each in _drop_duplicates(e for e in lists if isinstance(e, HintFamily))
@@ -172,10 +174,10 @@ def _find_best_non_preferred(rules: MergeRules, lists: Sequence[Hints], steps: S
 
 
 def _list_choices(rules: MergeRules, lists: Sequence[Hints]) -> list[tuple[NumaMask, list[Cover]]]:
-    """Return all combinations of one choice from each list or family. A choice is a listed mask or a family's cover.
+    """Return all ways to choose one mask or cover from each list or family. For each way, return the intersection of the chosen masks, and
+    the chosen covers.
 
-    Each combination has the intersection of the listed masks, and the chosen covers. The intersection contains only nodes that are in all
-    chosen covers.
+    The intersection is limited to nodes that are in the universes of all chosen covers.
     """
     covers: dict[Cover, int] = {}
     choices: set[tuple[NumaMask, tuple[int, ...]]] = {(rules.default_mask, ())}

@@ -1,8 +1,8 @@
-"""Hints on machines with up to 12 NUMA nodes, as tables with an entry for each set of nodes.
+"""Computation of hints with tables that have an entry for each set of NUMA nodes, on machines with up to 12 nodes.
 
-A sum over all subsets or supersets of each set costs one addition per node and set (zeta transform). Listing hints and merging any
-number of lists can be expressed as such sums, which take milliseconds. Combining each hint with each other hint would take minutes. In
-this module, a set of nodes is an index, where bit i means the i-th node of the machine.
+The sum of a value over all subsets or supersets of each set takes one addition per node and set (zeta transform). Both the listing of hints
+and the merge of any number of lists can be expressed by such sums, which take milliseconds. It would take minutes to combine each hint with
+each other hint. In this module, a set of nodes is given by its index, a number whose bit i stands for the i-th node of the machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,7 @@ MAX_TABLED_NODES = 12
 
 @lru_cache(maxsize=32)
 def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
-    """Return the index and the mask of each non-empty set of nodes, as in kubelet. Sets are sorted by size, and lexicographically within
-    a size.
-    """
+    """Return the index and the mask of each non-empty set of nodes, in kubelet's order: sorted by size, then lexicographically."""
     indices = sorted(
         range(1, 1 << len(nodes)),
         key=lambda index: (index.bit_count(), [i for i in range(len(nodes)) if index >> i & 1]),
@@ -29,12 +27,12 @@ def order_sets(nodes: tuple[int, ...]) -> tuple[tuple[int, NumaMask], ...]:
 
 
 def index_of(mask: int, nodes: Sequence[int]) -> int:
-    """Return the table index of a mask. Nodes that the machine doesn't have are ignored."""
+    """Return the index of the set of nodes in a mask. Nodes that the machine doesn't have are ignored."""
     return sum(1 << i for i, node in enumerate(nodes) if mask >> node & 1)
 
 
 def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
-    """For each set of nodes, count the masks that have a node in common with the set."""
+    """For each set of nodes, count the masks that share a node with the set."""
     size = 1 << len(nodes)
     away = [0] * size
     total = 0
@@ -51,7 +49,7 @@ def count_near(masks: Iterable[int], nodes: Sequence[int]) -> list[int]:
 
 
 def find_intersections(lists: Iterable[Iterable[NumaMask]], nodes: Sequence[int]) -> set[NumaMask]:
-    """Return all non-empty intersections that can be formed from one mask of each list and the machine's nodes."""
+    """Return all non-empty intersections of one mask from each list, limited to the machine's nodes."""
     size = 1 << len(nodes)
     is_dense = tuple(nodes) == tuple(range(len(nodes)))
     products = [1] * size

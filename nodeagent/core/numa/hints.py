@@ -1,6 +1,6 @@
-"""NUMA hints, and their merge into one hint. The result follows kubelet's rules, but not all combinations are tried.
+"""NUMA hints, and their merge into one hint. The merge has the same result as kubelet's, without trying all combinations.
 
-A hint consists of a set of NUMA nodes, and whether the set is preferred.
+A hint is a set of NUMA nodes, with a flag that says whether the set is preferred.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,24 +12,26 @@ from nodeagent.core.model.idset import NumaMask
 from nodeagent.core.numa.hint_table import MAX_TABLED_NODES, find_intersections
 
 HintList = tuple[tuple[NumaMask | None, bool], ...]
-"""Hints as pairs (mask, preferred), in the given order. A mask of None means any node. An empty list means that the request
-can't be met.
+"""List of hints as pairs (mask, preferred), in the resource's order. The mask None means any node. An empty list means that no nodes can
+provide the request.
 """
 
 _FEW_HINTS = 32
-"""Largest number of hints in a list for which all combinations are tried. For longer lists, a table is faster."""
+"""Largest length of a list for which all combinations of hints are tried. For longer lists, tables (hint_table.py) are faster."""
 DONT_CARE: HintList = ((None, True),)
 UNSATISFIABLE: HintList = ((None, False),)
 
 Comparison = Callable[[int, int], int | None]
-"""Function that compares two nodes, and returns the node that the managers prefer. None means that they prefer neither node."""
+"""Function that returns which of two nodes the resources prefer. None means neither."""
 
 SetRank = Callable[[NumaMask], int]
-"""Function that ranks a set of nodes, the best set lowest. It decides among sets with equally many nodes and equal distances."""
+"""Function that ranks sets of nodes, where the lowest rank is best. It is used to choose among sets with equally many nodes and equal
+distances.
+"""
 
 
 Fitness = tuple[int, int, int, int]
-"""Rank of a set of nodes. Its parts are the number of nodes, the sum of their distances, the `SetRank`, and the set's bits."""
+"""Rank of a set of nodes: the number of nodes, the sum of their distances, the `SetRank`, and the mask. The lowest rank is best."""
 
 
 class MergeRules(Struct, frozen=True):
@@ -38,7 +40,9 @@ class MergeRules(Struct, frozen=True):
     single_node: bool
     """Whether the policy is single-numa-node."""
     distances: Mapping[int, Mapping[int, int]] | None = None
-    """Distances between nodes, if `prefer-closest-numa-nodes` is on. The distances decide between masks of the same size."""
+    """Distances between nodes, if `prefer-closest-numa-nodes` is set. Of masks with equally many nodes, the one with closer nodes is
+    better.
+    """
 
 
 class Merged(Struct, frozen=True):
@@ -47,7 +51,7 @@ class Merged(Struct, frozen=True):
 
 
 def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
-    """Return all non-empty sets of these nodes, sorted by size, and lexicographically within a size."""
+    """Return all non-empty sets of these nodes, sorted by size, then lexicographically."""
     bits = [1 << node for node in nodes]
     return tuple(NumaMask(sum(chosen)) for size in range(1, len(bits) + 1) for chosen in combinations(bits, size))
 
@@ -55,13 +59,14 @@ def masks_by_size(nodes: Sequence[int]) -> tuple[NumaMask, ...]:
 def merge(
     rules: MergeRules, lists: Sequence[HintList], compare: Comparison | None = None, rank_set: SetRank | None = None
 ) -> Merged:
-    """Merge one hint from each list into the best hint, as kubelet's topology manager does. The result doesn't depend on the order of
-    equally good hints.
+    """Merge one hint from each list into the best hint, as kubelet's topology manager does. The order of hints within a list doesn't
+    matter.
 
     Args:
         rules: the rules of the policy.
-        lists: one list per resource. A missing list counts as `DONT_CARE`, and an empty list as `UNSATISFIABLE`.
-        compare: function that returns which of two single nodes the managers prefer. It is called only under policy single-numa-node.
+        lists: the hints of each resource. A resource without preferences has the list `DONT_CARE`. If no nodes can provide the request, its
+            list is `UNSATISFIABLE`.
+        compare: function that returns which of two single nodes the resources prefer. It may be given only under policy single-numa-node.
         rank_set: function that ranks otherwise equally good sets of nodes. None means that the set with the lower node IDs is chosen.
     """
     if rules.single_node:
@@ -83,7 +88,7 @@ def merge(
 
 
 def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Return the masks that are preferred hints in all lists."""
+    """Return the masks that are preferred hints in all lists. A list that accepts any node doesn't restrict the masks."""
     common: set[NumaMask] | None = None
     anywhere: set[NumaMask] = set()
     for hints in lists:
@@ -99,7 +104,7 @@ def _list_preferred_masks(rules: MergeRules, lists: Sequence[HintList]) -> set[N
 
 
 def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[NumaMask]:
-    """Return all possible intersections of one hint from each list."""
+    """Return all intersections of one hint from each list."""
     nodes = tuple(node for node in range(rules.default_mask.bit_length()) if rules.default_mask >> node & 1)
     found = {rules.default_mask}
     by_list = [{rules.default_mask if mask is None else mask for mask, _ in hints} for hints in lists]
@@ -111,8 +116,8 @@ def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[Num
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the number of nodes that the merged hint should have. It is the largest of the lists' smallest hint sizes, so every list
-    has a hint that fits.
+    """Return the number of nodes that the merged hint should have: the size of the smallest hint in the list whose smallest hint is
+    largest. With fewer nodes, this list would have no hint.
     """
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)
@@ -121,7 +126,9 @@ def wanted_count(lists: Iterable[HintList]) -> int:
 def non_preferred_rank(
     rules: MergeRules, wanted: int, rank_set: SetRank | None = None
 ) -> Callable[[NumaMask], tuple[int, int, Fitness]]:
-    """Return a function that ranks masks. Masks of the wanted size are best, then smaller masks (the largest first), then larger masks."""
+    """Return a function that ranks masks, where the lowest rank is best. Masks of the wanted size come first, then smaller masks from the
+    largest down, then larger masks.
+    """
     fit = fitness(rules, rank_set)
 
     def rank(mask: NumaMask) -> tuple[int, int, Fitness]:
@@ -134,8 +141,8 @@ def non_preferred_rank(
 
 
 def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[NumaMask], Fitness]:
-    """Return a function that ranks masks, the best mask lowest. Masks are compared by the number of nodes, by distance if distances
-    matter, by `rank_set`, and by node IDs.
+    """Return a function that ranks masks, where the lowest rank is best. Masks are compared by their number of nodes, then by distances (if
+    these matter), then by `rank_set`, then by node IDs.
     """
     distances = None if rules.single_node else rules.distances
 
@@ -151,8 +158,8 @@ def fitness(rules: MergeRules, rank_set: SetRank | None = None) -> Callable[[Num
 
 
 def _choose_most_wanted(masks: Iterable[NumaMask], compare: Comparison) -> NumaMask:
-    """Choose one of several single nodes. They are compared one after the other in ascending order. This order matters, because
-    preferences between two nodes need not be transitive.
+    """Choose the single node that wins when all nodes are compared in pairs, in ascending order. The order matters, because A may be
+    preferred to B, B to C, and C to A.
     """
     best: NumaMask | None = None
     for mask in sorted(masks, key=lambda mask: (mask.bit_count(), mask)):

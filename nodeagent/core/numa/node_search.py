@@ -1,10 +1,10 @@
-"""Search for sets of NUMA nodes with enough resources, without listing all sets.
+"""Search for sets of NUMA nodes with enough resources, without listing all sets. Machines with many nodes have too many sets.
 
-The same search solves two problems. A *cover* asks which sets of nodes have enough resources. A *remainder* takes one set from each of
-several covers, and asks which sets of nodes can be the intersection. The search decides on each node from the highest ID down. It first
-tries to leave the node out, so that results are found in ascending order of their masks. Three techniques keep the search short: bounds
-on the amounts that the undecided nodes can contribute, a fixed order among equivalent nodes (the lowest is kept first), and remembered
-dead ends.
+The search solves two problems. A *cover* describes sets of nodes that have enough resources, and the search finds the best of these sets. A
+*remainder* is what several covers have in common: the search takes one set from each cover, and finds the best intersection. The search
+decides for each node, from the highest ID down, whether to leave the node out (tried first) or to keep it. It therefore finds results in
+ascending order of their masks. Three techniques keep the search short: bounds on what the undecided nodes can still contribute, a fixed
+order among equivalent nodes, and a record of states that led to no result.
 """
 
 from bisect import bisect_right
@@ -17,22 +17,22 @@ from msgspec import Struct
 from nodeagent.core.model.idset import NumaMask
 
 Distances = Mapping[int, Mapping[int, int]]
-"""Distances between nodes, by the first and the second node."""
+"""Distance from one node to another, by the IDs of both."""
 
 AmountsByNode = tuple[int, ...]
 
 State = tuple[Any, ...]
-"""State of a search, which summarizes the decisions so far. Its type depends on the problem."""
+"""Summary of the decisions so far in a search. Its type depends on the problem."""
 
 
 MORE_STEPS = 500
-"""Maximum number of additional steps that look for a set with lower nodes, after a first set was found. The steps take some
-milliseconds. Few searches need more than one step.
+"""Number of steps for which a search continues after its first result, in order to find a set with lower node IDs. These steps take some
+milliseconds. Most searches need only one more step.
 """
 
 
 class Steps(Struct):
-    """Counter of the partial sets of nodes that were examined, with a limit per merge."""
+    """Counter of search steps, with a limit for a whole merge. One step examines one partial set of nodes."""
 
     limit: int
     taken: int = 0
@@ -43,25 +43,27 @@ class Steps(Struct):
 
 
 class Cover(Struct, frozen=True):
-    """All sets of nodes that lie within `universe`, contain `forced`, have at least `least` nodes, and have enough of every resource."""
+    """Conditions that describe sets of nodes. A set meets them if it lies within `universe`, contains `forced`, has at least `least` nodes,
+    and has enough of each resource.
+    """
 
     universe: NumaMask
     needs: tuple[int, ...]
     """Required amount of each resource."""
     amounts: tuple[tuple[int, AmountsByNode], ...]
-    """Amounts of every node of the universe, as pairs (node, its amounts), in ascending order of nodes."""
+    """Amounts of each node in the universe, as pairs (node, its amount of each resource), in ascending order of nodes."""
     forced: NumaMask = NumaMask(0)
     least: int = 1
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the cover contains no sets, because even all nodes together don't have enough."""
+        """Return whether no set meets the conditions."""
         return (
             bool(self.forced & ~self.universe) or self.universe.bit_count() < self.least or not self.has(self.universe)
         )
 
     def has(self, mask: NumaMask) -> bool:
-        """Tell whether these nodes together have enough of every resource. Other conditions of the cover aren't checked."""
+        """Return whether these nodes together have enough of each resource. The other conditions aren't checked."""
         kept = [amounts for node, amounts in self.amounts if mask >> node & 1]
         return all(sum(amounts[k] for amounts in kept) >= need for k, need in enumerate(self.needs))
 
@@ -69,11 +71,11 @@ class Cover(Struct, frozen=True):
         return self.has_right_nodes(mask) and self.has(mask)
 
     def has_right_nodes(self, mask: NumaMask) -> bool:
-        """Tell whether the set lies within the universe, contains the forced nodes and has enough nodes. Amounts aren't checked."""
+        """Return whether the nodes meet all conditions except those for the amounts."""
         return not mask & ~self.universe and not self.forced & ~mask and mask.bit_count() >= self.least
 
     def sum_up(self, nodes: Sequence[int], number: int) -> list[int]:
-        """Sum up one amount for each set of these nodes. The position in the result is the set's index (hint_table.py)."""
+        """Sum up the amounts of resource `number` for each set of the nodes. The index of a sum is the set's index as in hint_table.py."""
         amounts = dict(self.amounts)
         sums = [0]
         for node in nodes:
@@ -82,12 +84,14 @@ class Cover(Struct, frozen=True):
         return sums
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Return the cover limited to a smaller universe, with additional forced nodes."""
+        """Return these conditions with a smaller universe and with additional forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
     def fewest(self) -> int:
-        """Return a lower bound on the number of nodes in a set of the cover. It is the number that the scarcest resource alone needs."""
+        """Return a lower bound on the number of nodes in a set that meets the conditions: the number that the scarcest resource alone
+        needs.
+        """
         fewest = max(self.least, self.forced.bit_count())
         for k, need in enumerate(self.needs):
             sums = accumulate(sorted((amounts[k] for _, amounts in self.amounts), reverse=True))
@@ -96,7 +100,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the cover of the sets that belong to all these covers."""
+    """Return the conditions that a set meets if it meets those of all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)
@@ -124,16 +128,16 @@ def fittest_cover(
     sockets: Sequence[NumaMask] = (),
     is_allowed: Callable[[NumaMask], bool] | None = None,
 ) -> NumaMask | None:
-    """Find the best set of exactly `count` nodes in the cover. If distances are given, a set of closer nodes is better. Otherwise, and
-    among equally close sets, a lower mask is better.
+    """Find the best set of exactly `count` nodes that meets the cover's conditions. With distances, sets of closer nodes are better.
+    Without distances or with equal distances, lower masks are better. None means that no set was found.
 
     Args:
-        cover: the cover that contains the set.
+        cover: the conditions for the set.
         count: the number of nodes.
-        steps: counter of the examined partial sets.
-        distances: the distances, if closer nodes are better.
-        sockets: the nodes of each socket, if `is_allowed` depends on sockets.
-        is_allowed: a further condition on the set.
+        steps: the counter that limits the search.
+        distances: the distances between nodes. None means that distances don't matter.
+        sockets: the nodes of each socket, which are needed if `is_allowed` depends on sockets.
+        is_allowed: a further condition for the set.
     """
     left = count - cover.forced.bit_count()
     if left < 0 or count < cover.least:
@@ -148,7 +152,7 @@ def fittest_cover(
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the set with the fewest nodes. Among equally small sets, the lowest mask is chosen."""
+    """Find the smallest set of nodes that meets the cover's conditions. Of equally small sets, the lowest mask is chosen."""
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:
@@ -159,10 +163,11 @@ def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
 def fittest_remainder(
     universe: NumaMask, covers: Sequence[Cover], count: int, steps: Steps, distances: Distances | None = None
 ) -> NumaMask | None:
-    """Find the best `count` nodes of `universe` that remain when one set of nodes is taken from each cover and these sets are intersected.
+    """Find the best `count` nodes of `universe` that are the intersection of sets, one from each cover. None means that no such nodes were
+    found.
 
-    A cover is a set of nodes with enough free resources (see `Cover`). The same `Cover` may be given several times. None of the covers may
-    be empty, and the universe of each cover must contain `universe`.
+    Each set meets the conditions of its cover. The same `Cover` may be given several times. Each cover must have at least one set, and its
+    universe must contain `universe`.
     """
     ids = [node for node, _ in reversed(covers[0].amounts) if universe >> node & 1]
     if count == len(ids):
@@ -178,10 +183,10 @@ def _find_fittest(
     distances: Distances | None,
     is_allowed: Callable[[NumaMask], bool] | None,
 ) -> NumaMask | None:
-    """Find the best choice of `count` nodes in addition to the forced nodes.
+    """Find the best set that consists of the forced nodes and `count` others.
 
-    Choices are mostly examined in ascending order of their masks. The order may be wrong where several covers have sufficient sets
-    without the same node. After the first set was found, the search therefore continues for some steps to find a lower set.
+    Sets are examined roughly in ascending order of their masks. If several covers have sets without the same node, a set with a higher mask
+    may come first. After its first result, the search therefore continues for `MORE_STEPS` steps to find a lower mask.
     """
     ids = problem.ids
     kinds = _classify_nodes(problem, distances)
@@ -226,7 +231,9 @@ def _find_fittest(
 
 
 def _classify_nodes(problem: "_CoverProblem | _RemainderProblem", distances: Distances | None) -> dict[int, int]:
-    """Return a bitmask for each node that represents the node's kind. Two nodes of the same kind can replace each other in every set."""
+    """Return a bitmask for each node that identifies the node's kind. Nodes of the same kind can replace each other in every set, so the
+    search needs to try them in one order only.
+    """
     first: list[tuple[object, int]] = []
     kinds = {}
     for node in problem.ids:
@@ -254,8 +261,8 @@ def _have_equal_distances(distances: Distances, a: int, b: int) -> bool:
 
 
 def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int) -> int:
-    """Return a lower bound on the sum of distances between all ordered pairs of kept nodes. It assumes that `left` of the undecided
-    nodes will be kept, too.
+    """Return a lower bound on the sum of distances between all ordered pairs of kept nodes, if `left` more of the undecided nodes
+    are kept.
     """
     chosen = [node for node in distances if kept >> node & 1]
     cost = sum(distances[a][b] for a in chosen for b in chosen)
@@ -267,7 +274,7 @@ def _bound_cost(distances: Distances, kept: int, ahead: Sequence[int], left: int
 
 
 class _CoverProblem:
-    """Search problem of a cover. A state of the search consists of the amounts that are still missing."""
+    """Search problem of a cover. The state of the search is the amount of each resource that the kept nodes lack."""
 
     def __init__(
         self, nodes: Sequence[tuple[int, AmountsByNode]], missing: AmountsByNode, sockets: Sequence[NumaMask]
@@ -299,8 +306,8 @@ class _CoverProblem:
 
 
 class _RemainderProblem:
-    """Search problem of a remainder. A node can be left out only if some cover has a set without it. A state of the search has the nodes
-    and amounts that can still be left out of each cover.
+    """Search problem of a remainder. A node can be left out only if one of the covers has a set without this node. The state of the search
+    is the number of nodes and the amounts that each cover can still do without.
     """
 
     def __init__(self, ids: Sequence[int], covers: Sequence[Cover]) -> None:

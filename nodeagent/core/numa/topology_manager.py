@@ -1,5 +1,5 @@
-"""Configuration of the topology manager (policy, scope and options), and the decision whether a pod with a certain merged hint is
-admitted.
+"""The topology manager: its policy, scope and options from the configuration, and the decision whether a pod is admitted with its merged
+hint.
 """
 
 import enum
@@ -51,7 +51,7 @@ class Scope(enum.StrEnum):
 
 
 class Strategy(enum.StrEnum):
-    """Values of `numa-allocation-strategy` that influence decisions."""
+    """Values of `numa-allocation-strategy`, except for `none`."""
 
     LEAST_ALLOCATED = "least-allocated"
     MOST_ALLOCATED = "most-allocated"
@@ -62,28 +62,34 @@ class TopologyManager(Struct, frozen=True):
     scope: Scope
     rules: MergeRules
     prefer_most_allocated: bool = False
-    """Whether, of two single nodes, the node with the larger allocated share is chosen."""
+    """Whether the node with the larger allocated share is chosen if there are several single nodes to choose from
+    (`prefer-most-allocated-numa-node`).
+    """
     strategy: Strategy | None = None
-    """Rule for choosing among otherwise equally good sets of nodes by their scores. None means that the set with the lower node IDs is
-    chosen.
+    """Strategy that chooses, by scores, among sets of nodes that are otherwise equally good. None means that the set with the lower node
+    IDs is chosen.
     """
     score_weights: tuple[tuple[str, int], ...] = ()
-    """Weights of scores, by the name of the resource's list of hints. All other lists have the weight 1."""
+    """Weights of scores, by the resource name of a list of hints. A list that isn't named here has the weight 1."""
     prefer_cpus_node: bool = False
-    """Whether the preference of CPUs takes precedence if devices and other resources have no preferred set in common with them."""
+    """Whether the CPUs' preferred NUMA node wins if no node is preferred by CPUs, devices and all other resources together
+    (`preferCPUsNumaNode`).
+    """
     same_nodes: bool = False
-    """Whether a set of nodes for both CPUs and memory may replace the result of the merge (sameNumaNodes)."""
+    """Whether the merged hint may be replaced by a set of nodes on each of which both CPUs and memory can be allocated
+    (`sameNumaNodes`).
+    """
     spread_pages: bool = False
-    """Whether the memory of a container with huge pages is spread over NUMA nodes in the same way as its CPUs (spreadHugePages)."""
+    """Whether a container with huge pages gets its memory spread over NUMA nodes in proportion to its CPUs (`spreadHugePages`)."""
 
     @property
     def is_strict(self) -> bool:
-        """Tell whether containers must stay on the NUMA nodes of their hints."""
+        """Return whether running containers must stay on the NUMA nodes of their hints."""
         return self.policy in {TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE}
 
     @property
     def stays(self) -> str:
-        """Return the reason why a container can't leave its NUMA nodes. The text is the last part of a message."""
+        """Return the end of an error message, which explains why a running container can't leave its NUMA nodes."""
         return (
             f": a running pod can't leave its NUMA nodes (topologyManagerPolicy {self.policy.value}); "
             "to let the topology manager choose again, end the pod and start it again"
@@ -93,10 +99,10 @@ class TopologyManager(Struct, frozen=True):
         """Merge hints by the policy and its options.
 
         Args:
-            hints: one list or family per resource.
-            compare: function that returns which of two single nodes the managers prefer.
-            rank_set: function that ranks equally good sets by the allocation strategy. On machines with too many nodes for lists of all
-                sets, it only decides between single nodes.
+            hints: the hints of each resource, as a list or as a `HintFamily`.
+            compare: function that returns which of two single nodes the resources prefer.
+            rank_set: function that ranks otherwise equally good sets of nodes by the allocation strategy. On machines with too many nodes
+                for lists of all sets, it only ranks single nodes.
         """
         lists = [each for each in hints if not isinstance(each, HintFamily)]
         if len(lists) < len(hints):
@@ -119,10 +125,11 @@ class TopologyManager(Struct, frozen=True):
     def despite_devices(
         self, devices: Sequence[Hints], cpus: Hints, rest: Sequence[Hints], rank_set: SetRank | None = None
     ) -> Merged | None:
-        """Return the hint that replaces a non-preferred merged hint (`preferCPUsNumaNode`). None means that there is no replacement.
+        """Return a hint to use instead of a merged hint that isn't preferred, because the devices don't agree with the CPUs
+        (`preferCPUsNumaNode`). None means that there is no such hint.
 
-        The replacement is a single node that the CPUs prefer, and that the resources other than devices prefer or accept. If there are
-        several such nodes, the node that most devices prefer wins. Among these nodes, the order of the merge decides.
+        The hint is a single node that the CPUs prefer, and that all resources except devices prefer or accept. Of several such nodes, the
+        node near most devices is chosen. Of equally good nodes, the one that a merge would choose is chosen.
 
         Args:
             devices: the hints of each device.
@@ -150,14 +157,16 @@ class TopologyManager(Struct, frozen=True):
 class _Options(Struct, frozen=True):
     prefer_closest: bool = False
     max_nodes: int | None = _DEFAULT_MAX_NODES
-    """Configured maximum number of NUMA nodes. None means that the configured text isn't a valid number."""
+    """Value of `max-allowable-numa-nodes`. None means that the configured text is not a valid number."""
     prefer_most_allocated: bool = False
     strategy: Strategy | None = None
     score_weights: tuple[tuple[str, int], ...] = ()
 
 
 def build_topology_manager(topology: Topology, placement: Placement) -> TopologyManager | tuple[StartRefused, ...]:
-    """Build the topology manager from the configuration. If the configuration is invalid, return the errors in kubelet's words."""
+    """Build the topology manager from the configuration. If the configuration is invalid or doesn't suit the machine, return the errors,
+    worded as by kubelet.
+    """
     default_mask = topology.node_ids.bits
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         # Under policy none, scope and options are ignored.
@@ -205,7 +214,7 @@ def build_topology_manager(topology: Topology, placement: Placement) -> Topology
 
 
 def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
-    """Return the refusal of a pod whose merged hint doesn't satisfy the policy."""
+    """Return the refusal of a pod whose merged hint the policy doesn't admit."""
     if not is_managed_pod:
         return Refusal(Reason.TOPOLOGY_AFFINITY, "Resources cannot be allocated with Topology locality")
     detail = (
@@ -218,7 +227,7 @@ def affinity_refusal(scope: Scope, *, is_managed_pod: bool) -> Refusal:
 
 
 def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
-    """Check the names of the policy and the scope. Under policy `none`, the scope is ignored."""
+    """Return the errors in the names of the policy and the scope. Under policy `none`, the scope isn't checked."""
     policy, scope = placement.topology_manager_policy, placement.topology_manager_scope
     refused = []
     if policy not in tuple(TopologyPolicy):
@@ -229,10 +238,10 @@ def judge_policy_and_scope(placement: Placement) -> tuple[StartRefused, ...]:
 
 
 def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartRefused, ...]]:
-    """Check the configured options, as far as possible without a machine. Under policy `none`, the options are ignored.
+    """Check the configured options, as far as this is possible without a machine. Under policy `none`, the options aren't checked.
 
     Returns:
-        The valid options, and the errors of the invalid options in kubelet's order.
+        The valid options, and the errors of the others in kubelet's order.
     """
     if placement.topology_manager_policy == TopologyPolicy.NONE:
         return _Options(), ()
@@ -295,7 +304,7 @@ def judge_topology_options(placement: Placement) -> tuple[_Options, tuple[StartR
 
 
 def options_without_effect(placement: Placement) -> tuple[tuple[str, str], ...]:
-    """Return the enabled options that can't change any decision, each with the missing requirement (KEP-6007)."""
+    """Return the enabled options that can't change any decision, each with the setting that it needs (KEP-6007)."""
     configured = dict(placement.topology_manager_policy_options)
     policy = placement.topology_manager_policy
     is_static = placement.cpu_manager_policy == "static" or placement.memory_manager_policy == "Static"

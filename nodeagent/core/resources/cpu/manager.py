@@ -675,8 +675,8 @@ def release_container(manager: CpuManager, promises: Promises, uid: str, name: s
 
 
 def release_pod_set(manager: CpuManager, promises: Promises, uid: str) -> tuple[Promises, MetricDeltas]:
-    """Release a pod's CPU set once none of its containers holds a part of it. This is never the case while Erratum.POD_ENTRY_LEAKS is
-    reproduced.
+    """Release a pod's CPU set once none of its containers holds a part of it. This function isn't called while Erratum.POD_ENTRY_LEAKS is
+    reproduced, because kubelet never releases such a set.
     """
     pod = promises.of_pod(uid)
     held = pod.of(CpuHoldings)

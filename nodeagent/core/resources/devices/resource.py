@@ -100,7 +100,9 @@ class DeviceResource(Resource, frozen=True):
         return tuple(hints)
 
     def _list_requests(self, promises: Promises, requests: Amounts) -> Amounts:
-        """Return the requests for resources that the device manager allocates."""
+        """Return the requests that concern the device manager. Requests for resources of other managers, and requests that kubelet would
+        ignore, are left out.
+        """
         return tuple(
             one for one in requests if one[0] not in self.elsewhere and not self.manager.is_ignored(promises, one[0])
         )
@@ -136,13 +138,13 @@ class DeviceResource(Resource, frozen=True):
         return allocate_container(self.manager, promises, pod, self._drop_foreign_resources(container))
 
     def _drop_foreign_resources(self, container: ContainerDemand) -> ContainerDemand:
-        """Return the container without extended resources that other managers allocate."""
+        """Return the container without its requests for extended resources that other managers allocate."""
         if self.elsewhere.isdisjoint(name for name, _ in container.devices):
             return container
         return replace(container, devices=tuple(one for one in container.devices if one[0] not in self.elsewhere))
 
     def list_shares(self, promises: Promises, name: str) -> tuple[Share, ...]:
-        """Return the numbers of allocated and of healthy devices of a resource, by the NUMA nodes near the devices."""
+        """Return how many of a resource's healthy devices are allocated. Devices near the same NUMA nodes form one share."""
         pool = self.manager.pool(name)
         if pool is None:
             return ()

@@ -223,8 +223,8 @@ def _update_reuse(promises: Promises, uid: str, kind: ContainerKind, blocks: Blo
 def _deduct_reuse(
     memory: tuple[tuple[str, Blocks], ...], pod: PodDemand, name: str, blocks: Iterable[Block]
 ) -> tuple[tuple[str, Blocks], ...]:
-    """Subtract a container's reused bytes from the blocks of init containers. The pod's blocks then add up to the memory allocated to
-    the pod.
+    """Subtract the bytes that a container reuses from the blocks of the init containers that held them. Otherwise these bytes would count
+    twice when the pod's blocks are summed up.
     """
     lenders = []
     for container in pod.containers:
@@ -282,8 +282,8 @@ def release_container(manager: MemoryManager, promises: Promises, uid: str, name
 
 
 def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> Promises:
-    """Release the memory of a pod as a whole, if its containers hold none. This is not needed, and not done, while Erratum.POD_ENTRY_LEAKS
-    is reproduced.
+    """Release the memory of a pod as a whole, if its containers hold none. This function isn't called while Erratum.POD_ENTRY_LEAKS is
+    reproduced, because kubelet never releases this memory.
     """
     pod = promises.of_pod(uid)
     held = pod.of(MemoryHoldings)
