@@ -1,4 +1,5 @@
-"""From promises to cgroups: the values that each cgroup should have, the order of the writes, and the consequences of a failed write.
+"""From promises to cgroups: the values that each cgroup should have, the order in which they are written, and what to do after a failed
+write.
 
-The notation of the files is in formats/kernel, and the file access in edge/cgroups/cgroupfs.
+formats/kernel contains the notation of cgroup files, and edge/cgroups/cgroupfs reads and writes them.
 """

@@ -1,4 +1,6 @@
-"""Withheld CPUs, which a cgroup above the pods' cgroup excludes. As pods can't run on these CPUs, withheld CPUs count as offline."""
+"""Withheld CPUs: online CPUs that a cgroup above the pods' cgroup excludes. Pods can't run on these CPUs, so they are treated like offline
+CPUs.
+"""
 
 from collections.abc import Sequence
 
@@ -10,18 +12,18 @@ from nodeagent.core.model.idset import CpuSet
 class Withheld(Struct, frozen=True):
     cpus: CpuSet = field(default_factory=CpuSet)
     path: str = ""
-    """Path of the topmost cgroup that excludes some of the CPUs."""
+    """Path of the topmost cgroup that excludes some of these CPUs."""
 
 
 NOTHING = Withheld()
 
 
 def find_withheld(chain: Sequence[tuple[str, CpuSet]]) -> Withheld:
-    """Find the online CPUs that the pods' cgroup lacks.
+    """Find the online CPUs that the pods' cgroup doesn't have.
 
     Args:
-        chain: (path, effective CPUs) of each cgroup from the root down to the pods' cgroup. The root cgroup has every online CPU, so a CPU
-            that goes offline isn't mistaken for a withheld CPU.
+        chain: (path, effective CPUs) of each cgroup from the root down to the pods' cgroup. The root cgroup has exactly the online CPUs, so
+            an offline CPU doesn't count as withheld.
     """
     if not chain:
         return NOTHING

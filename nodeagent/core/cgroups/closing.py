@@ -1,5 +1,5 @@
-"""Explanation of how a container's exclusive CPUs are isolated from the host (D27), by a partition or by systemd. The explanation is
-derived from cgroups, and has no effect on them.
+"""Explanation of how a container's exclusive CPUs are kept free of host processes (D27): by a cpuset partition or by systemd. The
+explanation is derived from the desired cgroups, and doesn't change them.
 """
 
 import enum
@@ -19,7 +19,7 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 
 
 class Why(enum.StrEnum):
-    """Reason, in words for users, why a container's CPUs are in a certain kind of partition or in none."""
+    """Reason why a container's CPUs are in a partition of a certain kind or in none, worded for users."""
 
     BALANCED = "the kernel balances the load among these CPUs"
     ASKED_FOR = "the pod asks for it, because it places its threads itself"
@@ -39,26 +39,29 @@ class Why(enum.StrEnum):
 
 
 class Closing(Struct, frozen=True):
-    """Mechanism that keeps host processes away from a container's exclusive CPUs."""
+    """How host processes are kept off a container's exclusive CPUs, and why in this way."""
 
     cpus: CpuSet
     """Exclusive CPUs of the container that are online."""
     kind: PartitionKind | None
-    """Kind of the partition with these CPUs. None means that systemd isolates them (`AllowedCPUs`), as on older kernels."""
+    """Kind of the cpuset partition that has these CPUs. None means that there is no partition, and only the units' `AllowedCPUs=` keep host
+    processes away.
+    """
     is_of_pod: bool
-    """Whether the partition is the pod's cgroup. Otherwise the partition is the container's cgroup."""
+    """Whether the pod's cgroup is the partition. If not, the container's cgroup is."""
     why: Why
 
 
 def find_closings(
     config: Config, node: NodeRules, promises: Promises, entry: PodEntry, *, has_partitions: bool = True
 ) -> dict[str, Closing]:
-    """Return the isolation of each container with exclusive CPUs, by the container's name. The result is empty without `hostIsolation`.
+    """Explain, by container name, how the exclusive CPUs of each container are kept free of host processes. The result is empty if
+    `hostIsolation` is off.
 
     Args:
-        config: the configuration of the decision.
+        config: the configuration with which the pod was admitted.
         node: the rules of the node.
-        promises: the promises after the decision, including the pod's.
+        promises: the promises after the pod's admission.
         entry: the admitted pod.
         has_partitions: whether the kernel supports partitions below other cgroups.
     """

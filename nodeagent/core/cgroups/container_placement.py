@@ -1,7 +1,8 @@
-"""Container placements: the CPUs, memory nodes and devices that a container's processes can read from their environment and a file.
+"""Container placements: the CPUs, memory nodes and devices of a container, which its processes can read from environment variables and from
+a file.
 
-A placement is derived from the values of the container's cgroup, so that the two always agree. The names of variables and files are chosen
-elsewhere.
+A placement is derived from the values of the container's cgroup, so that the two always agree. The names of the variables and files are
+defined in formats/manifest/placement_variables.py.
 """
 
 from collections.abc import Mapping
@@ -24,30 +25,30 @@ class ContainerPlacement(Struct, frozen=True):
     """CPUs, memory nodes and devices of one container, as reported to its processes."""
 
     exclusive_cpus: CpuSet
-    """CPUs that no other container uses."""
+    """CPUs that only this container uses."""
     shared_cpus: CpuSet
-    """CPUs of the node's shared pool, or of the pod's own pool."""
+    """CPUs of the shared pool, or of the pool that the containers of a pod share."""
     memory_nodes: NumaSet
     devices: tuple[HeldDevice, ...] = ()
     """Devices allocated to the container."""
     device_answers: tuple[tuple[str, bytes], ...] = ()
-    """Answers of device plugins to Allocate, by resource."""
+    """Device plugins' answers to Allocate, by resource. They say how the container gets access to its devices."""
 
 
 class ContainerPlacements(Struct, frozen=True):
-    """Placements of containers."""
+    """Placements of all containers."""
 
     of_pool: ContainerPlacement | None = None
-    """Placement of the containers that have only the CPUs and memory nodes of the shared pool. None means that the pool's cgroup isn't
-    ready.
+    """Common placement of the containers that use only the shared pool's CPUs and memory nodes. None means that the pool's cgroup doesn't
+    have its desired values yet.
     """
     pooled: tuple[str, ...] = ()
-    """Cgroup paths of the containers with the placement `of_pool`."""
+    """Cgroup paths of the containers to which `of_pool` applies."""
     others: Derived[tuple[PodEntry, PodPromises, str, DesiredCgroup, object], ContainerPlacement] = Derived()
-    """Placements of all other containers, by the paths of their cgroups."""
+    """Placements of all other containers, by cgroup path, with the values from which they were derived."""
 
     def by_key(self) -> dict[str, ContainerPlacement]:
-        """Return all placements by cgroup path. The placement `of_pool` is listed under the path of the pool's cgroup."""
+        """Return all placements by cgroup path. `of_pool` is also listed under the path of the shared pool's cgroup."""
         pooled = {} if self.of_pool is None else dict.fromkeys((POOL, *self.pooled), self.of_pool)
         return pooled | self.others.by_key()
 
@@ -55,13 +56,13 @@ class ContainerPlacements(Struct, frozen=True):
 def container_placements(
     node: NodeRules, state: NodeState, cgroups: Mapping[str, DesiredCgroup], last: ContainerPlacements | None = None
 ) -> ContainerPlacements:
-    """Derive the placement of each container.
+    """Derive the placement of each container whose cgroup has its desired values.
 
     Args:
         node: the node's rules.
         state: the state whose promises the cgroups implement.
-        cgroups: the cgroups that have their desired values, by path. Containers of other cgroups are left out.
-        last: the result of an earlier call, which is reused for unchanged containers.
+        cgroups: the cgroups that have their desired values, by path. Containers whose cgroups aren't listed get no placement.
+        last: the result of the previous call, whose placements are reused for unchanged containers.
     """
     pool = cgroups.get(POOL)
     of_pool = None if pool is None else ContainerPlacement(CpuSet(), pool.cpus(), _find_memory_nodes(pool))

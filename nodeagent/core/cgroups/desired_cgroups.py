@@ -1,6 +1,6 @@
-"""Desired cgroups: the cgroups that should exist, and the values of their files, derived from the promises.
+"""Desired cgroups: which cgroups should exist, and the values of their files, derived from the promises.
 
-Other modules have the kernel's file formats (formats/kernel) and the order of writes (write_order.py).
+formats/kernel contains the notation of the files, and write_order.py the order of writes.
 """
 
 from collections.abc import Iterable, Iterator, Set as AbstractSet
@@ -42,26 +42,28 @@ _ASKABLE = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS, Attribute.CP
 
 
 class Kernel(Struct, frozen=True):
-    """Properties of the running kernel and machine on which the desired cgroups depend."""
+    """Properties of the kernel and the machine that influence the desired cgroups."""
 
     page_bytes: int
     memory_nodes: NumaSet
     """NUMA nodes that have memory now."""
     online: CpuSet
     extra_controllers: frozenset[str] = frozenset()
-    """Additional controllers of the pods' cgroup, such as `pids` and `hugetlb`. The agent enables them in the cgroups below for
-    accounting.
+    """Controllers besides `CONTROLLERS` that are available in the pods' cgroup, such as `pids` and `hugetlb`. The agent enables them in all
+    pods' cgroups, so that the kernel counts their use.
     """
     path_to_partitions: tuple[str, ...] = ()
-    """Cgroups above a pod's cgroup that must list a partition's CPUs in `cpuset.cpus.exclusive`, the topmost first. Empty means that the
-    kernel has no remote partitions (before 6.7).
+    """Cgroups above a pod's cgroup, the topmost first. They must list a partition's CPUs in `cpuset.cpus.exclusive`. The tuple is empty if
+    the kernel has no remote partitions (before 6.7).
     """
     limits_swap: bool = False
-    """Whether cgroups have a swap limit. They don't if the kernel was built without swap accounting or booted with `swapaccount=0`."""
+    """Whether cgroups have the file `memory.swap.max`. They don't if the kernel was built without swap accounting, or booted with
+    `swapaccount=0`.
+    """
 
     @classmethod
     def of(cls, topology: Topology, page_bytes: int, observed: ObservedCgroups) -> "Kernel":
-        """Read the properties from the machine and its cgroups."""
+        """Derive the properties from the machine and its observed cgroups."""
         root = observed.get("")
         controllers = root.controllers if root else frozenset()
         return cls(
@@ -75,8 +77,8 @@ class Kernel(Struct, frozen=True):
 
 
 def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
-    """Return the cgroups that list the CPUs of all partitions below them, the topmost first. The result is empty if one of these cgroups
-    can't list partition CPUs.
+    """Return the pods' cgroup and all cgroups above it, the topmost first. They must list the CPUs of all partitions. The tuple is empty if
+    one of them has no `cpuset.cpus.exclusive`.
     """
     paths, above = [""], ABOVE
     while above in observed:
@@ -88,8 +90,9 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
-"""Desired cgroups of each pod, by UID: the cgroups of the pod, of its containers and of its pinned units. Each value begins with the CPU
-request, in thousandths, that the pod adds to the cgroup of its QoS class.
+"""Desired cgroups of each pod, by UID, and the values from which they were derived. The first item is the pod's CPU request in thousandths,
+as far as it counts for the CPU weight of its QoS class. The second item is the cgroups of the pod and its containers, or of its pinned
+units.
 """
 
 
@@ -101,17 +104,17 @@ def pod_cgroups(
     last: PodCgroups | None = None,
     quiet: AbstractSet[str] = frozenset(),
 ) -> PodCgroups:
-    """Compute the desired cgroups of each pod.
+    """Compute the desired cgroups of each pod. The cgroups of unchanged pods are taken from an earlier result.
 
-    Other pods affect a pod's cgroups only through the shared pool. `follow` below takes everything that these cgroups depend on.
+    Other pods influence a pod's cgroups only by the CPUs that they leave in the shared pool.
 
     Args:
         config: the configuration.
         node: the node's rules.
-        kernel: the properties of kernel and machine.
+        kernel: the properties of the kernel and the machine.
         state: the state whose promises the cgroups implement.
-        last: the result of an earlier call, which is reused for unchanged pods.
-        quiet: UIDs of pods that are known to be unchanged since that call.
+        last: the result of the previous call. None means that there is none.
+        quiet: the UIDs of pods that are known to be unchanged since the previous call. They aren't even compared.
     """
     controllers = CONTROLLERS | kernel.extra_controllers
     pool, default = shared_pool(node, state.promises, kernel.online), default_set(state.promises)
@@ -141,9 +144,7 @@ def pod_cgroups(
 
 
 def _uses_pool(entry: PodEntry, held: PodPromises, online: CpuSet) -> bool:
-    """Whether the values of a pod's cgroups depend on the shared pool's CPUs. For a pooled pod they don't, because its cgroups have no
-    cpuset.
-    """
+    """Return whether a pod's cgroups depend on the CPUs of the shared pool. A pooled pod's cgroups don't, because they have no cpuset."""
     if entry.is_pooled or entry.pins_units:
         return entry.pins_units
     own = dict(held.of(CpuHoldings).cpus)
@@ -155,16 +156,16 @@ def _uses_pool(entry: PodEntry, held: PodPromises, online: CpuSet) -> bool:
 def desired_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState, pods: PodCgroups | None = None
 ) -> tuple[DesiredCgroup, ...]:
-    """Compute the desired values of every cgroup that the agent manages, parents before children.
+    """Compute the desired values of all cgroups that the agent manages, parents before children.
 
-    The pods' cgroup itself belongs to systemd. In this cgroup, the agent therefore only enables controllers for the children (D9).
+    The pods' cgroup itself belongs to systemd. The agent therefore only enables controllers in it, and lists the CPUs of partitions (D9).
 
     Args:
         config: the configuration.
         node: the node's rules.
-        kernel: the properties of kernel and machine.
+        kernel: the properties of the kernel and the machine.
         state: the state whose promises the cgroups implement.
-        pods: the result of `pod_cgroups` for the same arguments. None means that this function computes it.
+        pods: the result of `pod_cgroups` for the same arguments. None means that it hasn't been computed yet.
     """
     pods = pods or pod_cgroups(config, node, kernel, state)
     controllers = CONTROLLERS | kernel.extra_controllers
@@ -189,10 +190,9 @@ def desired_cgroups(
 def runtime_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState
 ) -> dict[ContainerKey, DesiredCgroup]:
-    """Compute the desired values for a container runtime's containers, limited to the values that a runtime can set for the agent.
+    """Compute the desired values for the containers of a container runtime, limited to values that the runtime sets at the agent's request.
 
-    The runtime sets all other values as kubelet requests. A runtime's containers have no payload cgroup with fallback CPUs, and no
-    partitions.
+    The runtime sets all other values as kubelet requests. These containers have no partitions, and no payload cgroup with fallback CPUs.
     """
     remote = replace(kernel, path_to_partitions=())
     found = {}
@@ -208,7 +208,7 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a QoS class. The pods in this cgroup never have a partition."""
+    """Return the cgroup of a QoS class. There are never partitions below it."""
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 
@@ -216,10 +216,11 @@ def _make_class_cgroup(
 def _make_pool_cgroups(
     node: NodeRules, kernel: Kernel, promises: Promises, controllers: frozenset[str], burstable_milli: int
 ) -> Iterator[DesiredCgroup]:
-    """Return the cgroups above the pooled pods.
+    """Return the shared pool's cgroups, which contain the cgroups of pooled pods.
 
-    The fallback CPUs are the same as for a pod with one container in the shared pool (`_make_pod_cgroups`). The cgroups below the payload
-    cgroup have no cpuset. Otherwise the kernel would look for fallback CPUs in the empty cpuset of the process's own cgroup (D14).
+    The fallback CPUs are the same as for a container in the shared pool that has a separate cpuset (`_make_pod_cgroups`). The cgroups below
+    the payload cgroup have no cpuset, because the kernel looks for fallback CPUs in the cpuset of the process's own cgroup and would find
+    an empty one (D14).
     """
     pool = shared_pool(node, promises, kernel.online)
     bounds = node.reserved | (default_set(promises) if node.placement.has_static_cpus else kernel.online)
@@ -246,8 +247,8 @@ def _make_pool_cgroups(
 def _make_pooled_cgroups(
     config: Config, kernel: Kernel, entry: PodEntry, controllers: frozenset[str], *, is_starved: bool
 ) -> tuple[DesiredCgroup, ...]:
-    """Return a pooled pod's cgroup and the cgroups of its containers. CPUs and memory nodes are set in the pool's cgroup, not in these
-    cgroups.
+    """Return the cgroups of a pooled pod and its containers. They have no cpuset, because the pool's cgroup sets their CPUs and memory
+    nodes.
     """
     limit = pod_cgroup_amounts(
         entry.pod, pod_level_resources=config.placement.gate("PodLevelResources")
@@ -268,7 +269,7 @@ def _make_pooled_cgroups(
 def _make_cgroups_above_pods(
     kernel: Kernel, controllers: frozenset[str], pods: Iterable[DesiredCgroup]
 ) -> Iterator[DesiredCgroup]:
-    """Return the pods' cgroup and the cgroups above it. Each lists the CPUs of the partitions below it (D27)."""
+    """Return the pods' cgroup and the cgroups above it, each with the CPUs of all partitions below it (D27)."""
     if not kernel.path_to_partitions:
         yield DesiredCgroup("", controllers)
         return
@@ -285,10 +286,10 @@ def _make_pod_cgroups(
 ) -> tuple[DesiredCgroup, ...]:
     """Return a pod's cgroup and the cgroups of its containers.
 
-    If all CPUs of a container go offline, the kernel falls back to the CPUs of its pod's cgroup and of its payload cgroup. Both exclude the
-    CPUs of other pods. If all CPUs of the pod's cgroup went offline as well, the kernel would fall back to the parent's CPUs. The pod's
-    cgroup therefore also lists the reserved CPUs, which are never allocated. Offline CPUs stay listed, so that no write is needed when a
-    CPU goes offline and returns.
+    If all CPUs of a container go offline, the kernel lets its threads run on the CPUs of the payload cgroup and of the pod's cgroup.
+    Neither contains CPUs of other pods. If all CPUs of the pod's cgroup went offline as well, the kernel would use the parent's CPUs. The
+    pod's cgroup therefore also lists the reserved CPUs, which are never allocated. Offline CPUs stay listed, so that no write is needed
+    when a CPU goes offline and comes back.
     """
     levels = {c.name: isolation(node, state.promises, entry.pod, c.name) for c in entry.pod.containers}
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
@@ -332,11 +333,11 @@ def _make_pod_cgroups(
 def _make_unit_cgroups(
     config: Config, node: NodeRules, kernel: Kernel, state: NodeState, entry: PodEntry
 ) -> Iterator[DesiredCgroup]:
-    """Return the cgroups of the systemd units that a pod pins. Units without an observed cgroup are left out.
+    """Yield the cgroups of the systemd units that a pod pins. Units whose original settings aren't recorded yet are left out.
 
-    The agent sets only a unit's CPUs and memory nodes. All other settings come from the unit's own file. The units' cgroups aren't below
-    the pod's cgroup. A unit whose CPUs are all unavailable runs on the reserved CPUs. If no reserved CPU is online either, the unit's
-    CPUs stay unchanged, because systemd interprets an empty set as "no restriction".
+    The agent sets only a unit's CPUs and memory nodes, and the unit file determines all other settings. The real cgroups of units are not
+    below the pod's cgroup. A unit whose CPUs are all unavailable runs on the shared pool or, if the pool is empty, on the reserved CPUs. If
+    no reserved CPU is online either, the unit's CPUs stay unchanged, because systemd interprets an empty set as "no restriction".
     """
     pool = shared_pool(node, state.promises, kernel.online) or node.reserved & kernel.online
     for container, status in entry.pairs():
@@ -372,14 +373,16 @@ def _find_wanted_memory_nodes(kernel: Kernel, promises: Promises, pod: Pod, cont
 
 
 def _find_shared_fallback(node: NodeRules, promises: Promises) -> CpuSet:
-    """Return the fallback CPUs of shared containers. They are for threads that have pinned themselves to a CPU that then goes offline."""
+    """Return the fallback CPUs of containers in the shared pool. A thread that has pinned itself to a CPU runs on them when this CPU goes
+    offline.
+    """
     return default_set(promises) if node.placement.has_static_cpus else node.topology.online | node.topology.offline
 
 
 def shared_pool(node: NodeRules, promises: Promises, online: CpuSet) -> CpuSet:
-    """Return the online CPUs for containers without exclusive CPUs, limited to `sharedCoreClass` if the pool has CPUs of that class.
+    """Return the online CPUs of the shared pool. If the pool contains CPUs of the class `sharedCoreClass`, only these are returned.
 
-    Under policy `none`, the pool isn't tracked (kubelet's default set stays empty), so all online CPUs are the pool.
+    Under policy `none`, no shared pool is recorded (kubelet's default set stays empty), so all online CPUs form the pool.
     """
     pool = default_set(promises) & online if node.placement.has_static_cpus else online
     of_class = node.topology.core_classes.get(node.placement.shared_core_class, CpuSet())
@@ -425,8 +428,8 @@ def _make_container_cgroup(
 
 
 def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) -> CpuSet:
-    """Return the CPUs on which a container with exclusive CPUs runs, among its online CPUs. If sibling threads must stay idle, this is
-    one CPU of each core.
+    """Return the CPUs on which a container with the exclusive CPUs `own` runs. If the pod's quiet settings keep sibling threads idle, this
+    is only one CPU of each core.
     """
     settings = None if pod.quiet is None else pod.quiet.resolve(config.profiles)
     if settings is None or not settings.idle_siblings:
@@ -435,7 +438,7 @@ def _find_own_threads(config: Config, node: NodeRules, pod: Pod, own: CpuSet) ->
 
 
 def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_milli: int | None) -> Attributes:
-    """Return the values of a pod's cgroup except for its cpuset. A CPU limit of None means that there is no limit."""
+    """Return the values of a pod's cgroup, except for the cpuset. If `limit_milli` is None, the pod has no CPU limit."""
     resources = pod_cgroup_amounts(entry.pod, pod_level_resources=config.placement.gate("PodLevelResources"))
     tasks = TaskLimit(config.pod_pids_limit if config.pod_pids_limit > 0 else None)
     return (
@@ -449,7 +452,7 @@ def _make_pod_limits(config: Config, kernel: Kernel, entry: PodEntry, limit_mill
 def _make_container_limits(
     config: Config, kernel: Kernel, entry: PodEntry, container: Container, level: Isolation, cpus: CpuSet
 ) -> Attributes:
-    """Return the values of a container's cgroup except for its cpuset."""
+    """Return the values of a container's cgroup, except for the cpuset."""
     amounts = container_cgroup_amounts(
         entry.pod, container, pod_level_resources=config.placement.gate("PodLevelResources")
     )
@@ -464,8 +467,8 @@ def _make_container_limits(
 
 
 def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: bool = False) -> CpuSet:
-    """Return the CPUs on which a container runs now. These are its online exclusive CPUs, or the shared pool if none of its exclusive
-    CPUs is online (D14). A mixed container uses both. An empty set means that the container is starved.
+    """Return the CPUs on which a container runs now: its online exclusive CPUs or, if none of these is online, the shared pool (D14). A
+    mixed container runs on both. An empty set means that the container is starved.
     """
     mine = own & online if own is not None else CpuSet()
     return mine | (pool & online) if is_mixed or not mine else mine
@@ -474,7 +477,7 @@ def usable_cpus(own: CpuSet | None, pool: CpuSet, online: CpuSet, *, is_mixed: b
 def _is_unlimited_pod(
     config: Config, node: NodeRules, promises: Promises, pod: Pod, levels: dict[str, Isolation]
 ) -> bool:
-    """Whether the pod's cgroup has no CPU limit because containers have exclusive CPUs (D15, as in kubelet)."""
+    """Return whether the pod's cgroup has no CPU limit because of the exclusive CPUs of its containers (D15, as in kubelet)."""
     if not config.placement.gate("DisableCPUQuotaWithExclusiveCPUs"):
         return False
     exclusive = [level.has_own_cpus for level in levels.values()]
@@ -486,14 +489,15 @@ def _is_unlimited_pod(
 def _compute_container_quota(
     config: Config, container: Container, limit_milli: int | None, level: Isolation, cpus: CpuSet
 ) -> CpuMax:
-    """Compute a container's quota (D15).
+    """Compute a container's CPU quota (D15).
 
-    A container with exclusive CPUs has no quota. In a pod's own pool, a container without a limit gets at most the size of the pool.
+    A container with exclusive CPUs has no quota, unless the feature gate DisableCPUQuotaWithExclusiveCPUs is off. In the pool of a pod with
+    pod-level resources, a container without a limit gets a quota that equals the size of the pool.
 
     Args:
         config: the configuration.
-        container: the container, with or without a limit of its own.
-        limit_milli: the container's own limit, or else its pod's limit.
+        container: the container, which may have a CPU limit of its own.
+        limit_milli: the CPU limit of the container or, if it has none, of the pod, in thousandths. None means that there is no limit.
         level: the isolation of the container's CPUs.
         cpus: the CPUs on which the container runs.
     """
@@ -513,7 +517,9 @@ def _make_cpu_max(limit_milli: int | None, config: Config) -> CpuMax:
 
 
 def _round_memory_limit(limit_bytes: int | None, kernel: Kernel) -> ByteLimit:
-    """Round a limit down to whole pages, as the kernel does (mm/page_counter.c). A limit that is read back then has the written value."""
+    """Round a limit down to whole pages, as the kernel does (mm/page_counter.c). Otherwise the value that is read back would differ from
+    the written one, and the agent would write it in every turn.
+    """
     if limit_bytes is None or limit_bytes == 0:
         return ByteLimit(None)
     return ByteLimit(limit_bytes // kernel.page_bytes * kernel.page_bytes)

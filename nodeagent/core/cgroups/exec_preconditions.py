@@ -1,6 +1,7 @@
-"""Preconditions of `exec`: whether a container has its allocated CPUs now, and whether another process may enter the container's cgroup.
+"""Preconditions of `nodeagent exec`: whether a container has its allocated CPUs now, and whether another process may enter the container's
+cgroup.
 
-A process that wouldn't get exactly the allocated CPUs may not enter. This module doesn't read files. The caller passes the names of the
+A process may enter only if it gets exactly the allocated CPUs. This module doesn't read files, so the caller passes the names of the
 cgroups below the container's cgroup.
 """
 
@@ -30,14 +31,14 @@ def find_obstacle(
     observed: ObservedCgroups,
     used_below: Sequence[str],
 ) -> Obstacle | None:
-    """Return the reason why processes can't enter a container. None means that they can.
+    """Return the reason why a process can't enter a container now. None means that it can.
 
     Args:
         entry: the pod.
         name: the name of one of the pod's containers.
         desired: the desired cgroups of all pods.
         observed: the observed cgroups of all pods.
-        used_below: names of the populated cgroups directly below the container's cgroup or its payload cgroup.
+        used_below: the names of those cgroups directly below the container's cgroup or its payload cgroup that have processes.
     """
     path = entry.container_path(name)
     return (
@@ -50,8 +51,10 @@ def find_obstacle(
 def find_unkept(
     entry: PodEntry, name: str, *, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return the reason why a container's cgroup doesn't have its allocated values, or why processes of other cgroups may use its
-    exclusive CPUs. The parameters are the same as in `find_obstacle`.
+    """Return the reason why a container doesn't have what was allocated to it: its cgroup has other values, or processes of other cgroups
+    may use its exclusive CPUs. None means that it has everything.
+
+    The parameters are the same as in `find_obstacle`.
     """
     return _check_pod(entry) or _check_cgroup(entry, entry.container_path(name), desired, observed, None)
 
@@ -99,7 +102,9 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
 
 
 def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """Check that all init containers before a container have ended. The container may reuse their CPUs, even CPUs that are offline now."""
+    """Check that all init containers before this container have ended. They may use CPUs that this container reuses, even CPUs that are
+    offline now.
+    """
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):
         cgroup = observed.get(entry.container_path(container.name))
         if container.kind is not ContainerKind.INIT or not container.is_launched:
@@ -120,7 +125,9 @@ def _check_cgroup(
     observed: ObservedCgroups,
     used_below: Sequence[str] | None,
 ) -> Obstacle | None:
-    """Return an obstacle in the state of the cgroup. `used_below` is None if the caller doesn't start a process in the cgroup."""
+    """Check whether the cgroup's state is an obstacle. If `used_below` is None, no process is to enter the cgroup, so the checks for an
+    entry are left out.
+    """
     want = next((w for w in desired if w.path == path), None)
     cgroup = observed.get(path)
     if is_pinned(path) and cgroup is None:
@@ -176,8 +183,8 @@ def _check_values(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> Obstacl
 def _check_intruders(
     entry: PodEntry, want: DesiredCgroup, desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 ) -> Obstacle | None:
-    """Return an obstacle if processes of other cgroups may run on the container's exclusive CPUs. Such processes either haven't left the
-    CPUs yet, or belong to an init container.
+    """Check whether processes of other cgroups may run on the container's exclusive CPUs, because they haven't left the CPUs yet or belong
+    to an init container.
     """
     plan = diff(desired, observed)
     mine, taken = want.exclusive_cpus, want.exclusive_cpus & plan.occupied

@@ -1,10 +1,10 @@
-"""Cpuset partitions, which keep host processes off exclusive CPUs (D27). This module decides which cgroups are partitions, and in which
+"""Cpuset partitions, which keep host processes off exclusive CPUs (D27). This module decides which cgroups become partitions, and in which
 order partitions start and end.
 
-A partition needs its CPUs in `cpuset.cpus.exclusive` of its own cgroup and of each cgroup above it. Siblings must not have the same CPU
-in this file, and a sibling's `cpuset.cpus` must not lie within such a set. Old partitions therefore end before new partitions start.
-Partitions end from the bottom up, each before its CPUs are withdrawn. Partitions start from the top down. This module doesn't know pods,
-and doesn't access files.
+A partition's CPUs must be listed in `cpuset.cpus.exclusive` of the partition and of each cgroup above it. Two siblings must not list the
+same CPU in this file, and a sibling's `cpuset.cpus` must not be a subset of these CPUs. All old partitions therefore end before new
+partitions start. Partitions end from the bottom up, each before its CPUs are withdrawn, and start from the top down. This module knows
+cgroups but no pods, and doesn't access files.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from nodeagent.core.model.cgroup import MEMBER, Attribute, DesiredCgroup, Observ
 from nodeagent.core.model.idset import CpuSet
 
 PARTITION_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.CPUSET_CPUS_PARTITION})
-"""Cgroup files of partitions. A container's start doesn't wait for writes to these files."""
+"""Cgroup files that concern partitions. A container starts even if these files can't be written."""
 
 NO_PARTITION = ((Attribute.CPUSET_CPUS_EXCLUSIVE, CpuSet()), (Attribute.CPUSET_CPUS_PARTITION, MEMBER))
 
@@ -34,18 +34,18 @@ def add_partitions(
     isolated: CpuSet,
     is_unbalanced: bool,
 ) -> tuple[DesiredCgroup, ...]:
-    """Add the partitions to a pod's cgroups.
+    """Add the desired partitions to a pod's cgroups.
 
-    The pod's cgroup is the partition in two cases: the pod has one container, or all its containers have exclusive CPUs and some share
-    them with an init container. (Two sibling partitions can't share CPUs.) In any other pod, a container has its own partition if it has
-    CPUs that no other container of the pod uses. A partition for the whole pod would leave containers of the shared pool without CPUs. A
-    container in it that loses its last CPU would also run on the CPUs of the other containers. The kernel accepts no CPUs isolated at
-    boot in a balanced partition, so such CPUs are never mixed with others in one partition.
+    The pod's cgroup becomes the partition if the pod has one container, or if all its containers have exclusive CPUs and some reuse the
+    CPUs of an init container (two sibling partitions can't share CPUs). In any other pod, each container whose CPUs no other container of
+    the pod uses becomes a partition. The whole pod can't be the partition there: containers of the shared pool would have no CPUs in it,
+    and a container that loses its last CPU would run on the CPUs of the others. CPUs isolated at boot are never in one partition with
+    others, because the kernel accepts them only in a partition of the kind `isolated`.
 
     Args:
         pod: the pod's cgroup.
         containers: the cgroups of its containers.
-        own: the exclusive CPUs of containers that have some now, by path.
+        own: the exclusive CPUs of the containers that have some, by cgroup path.
         isolated: CPUs isolated at boot (isolcpus), over which the kernel doesn't balance load.
         is_unbalanced: whether the pod requests partitions of the kind `isolated`.
     """
@@ -76,7 +76,7 @@ def add_partitions(
 
 
 def _choose_partition(cpus: CpuSet, *, isolated: CpuSet, is_unbalanced: bool) -> Partition:
-    """Return the kind of partition that the kernel accepts for these CPUs."""
+    """Return the kind of partition that the kernel accepts for these CPUs, or `MEMBER` if it accepts none."""
     if cpus and (is_unbalanced or cpus <= isolated):
         return Partition(PartitionKind.ISOLATED)
     return Partition(PartitionKind.ROOT) if cpus and cpus.isdisjoint(isolated) else MEMBER
@@ -90,20 +90,22 @@ def _union(sets: Iterable[CpuSet]) -> CpuSet:
 
 
 class Step(Struct, frozen=True):
-    """Write of one value to one cgroup file."""
+    """Write of one value to one cgroup file, as a step in starting or ending a partition."""
 
     path: str
     attribute: Attribute
     value: CpuSet | Partition
     before: CpuSet | Partition | None
     grants: CpuSet = CpuSet()
-    """CPUs of a partition that this step starts. The kernel moves other processes off these CPUs, possibly onto exclusive CPUs of other
-    cgroups.
+    """CPUs of the partition that this write starts. The kernel then moves other processes off these CPUs, possibly onto exclusive CPUs of
+    other cgroups.
     """
 
 
 def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """End each partition that differs from the desired one. Then withdraw the CPUs that partitions no longer need."""
+    """End each partition whose kind or CPUs are not as desired. Then remove the CPUs that partitions don't need any more from
+    `cpuset.cpus.exclusive`.
+    """
     for want in reversed(desired):
         before = _find_partition(want, observed)
         if before is not None and _has_to_end(want, observed):
@@ -116,8 +118,8 @@ def end_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) 
 
 
 def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Step]:
-    """Add the CPUs of each partition to the cgroups above it. Then start the partitions, including partitions that the kernel has
-    invalidated.
+    """Add each partition's CPUs to `cpuset.cpus.exclusive`, from the top down. Then start the partitions, and restart those that the kernel
+    has invalidated.
     """
     for want in desired:
         before_cpus = _find_handed_down_cpus(want, observed)
@@ -134,7 +136,9 @@ def start_partitions(desired: Sequence[DesiredCgroup], observed: ObservedCgroups
 
 
 def find_unpartitioned_cpus(desired: Sequence[DesiredCgroup], observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs of populated cgroups that should be partitions but aren't, for instance because the kernel refused the partition."""
+    """Return the CPUs of cgroups with processes that should be partitions but aren't, for instance because the kernel refused the
+    partition.
+    """
     begin = (step for step in start_partitions(desired, observed) if step.path in observed)
     return _union(step.grants for step in begin if observed[step.path].is_populated)
 

@@ -25,7 +25,7 @@ _RETRY = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR, errno.ENOMEM})
 
 
 def classify_failure(error: int | None) -> WriteFailure:
-    """Classify a failure by its errno. None means that the write succeeded but the kernel shows another value."""
+    """Classify a failed write by its errno. If `error` is None, the write itself succeeded, but the kernel shows another value."""
     if error in _GONE:
         return WriteFailure.GONE
     return WriteFailure.RETRY if error is None or error in _RETRY else WriteFailure.REFUSED

@@ -1,20 +1,21 @@
-"""The order of cgroup writes. Input are the desired and the observed cgroups, and output is an ordered list of changes.
+"""The order of cgroup writes. The input is the desired and the observed cgroups, and the output is an ordered list of changes.
 
 The order guarantees that no exclusive CPU has two users at any moment:
 
-1. Remove empty cgroups that are no longer desired. Create new cgroups and enable controllers, from the top down. End partitions. Restore
-   systemd units that are no longer pinned.
-2. Vacate CPUs. Freeze cgroups that have no CPU left. Then shrink exclusive cgroups, then pods' cgroups (they bound their containers'), then
-   all shared cgroups. A systemd unit vacates only CPUs that other cgroups are granted. The unit may start at any time. Therefore a single
-   write gives it the exclusive CPUs and takes all other CPUs from it (step 3).
+1. Remove empty cgroups that are not desired. Create new cgroups and enable controllers, from the top down. End partitions. Restore the
+   settings of systemd units that no pod pins any more.
+2. Vacate CPUs. First freeze cgroups that have no CPU left. Then shrink exclusive cgroups, then pods' cgroups (which limit the CPUs of
+   their containers), then all shared cgroups. A systemd unit vacates in this step only the CPUs that are granted to other cgroups. The
+   unit may be running, so it gets its exclusive CPUs and loses all others in a single write (step 3).
 3. Grant exclusive CPUs and write all other differences. Then write fallback CPUs, because all other cgroups have left them by then. Then
    write limits, in an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
-4. Thaw.
+4. Thaw frozen cgroups.
 
-If a change that `vacates` CPUs fails, a later change that `grants` one of them must not be carried out. If a container's lower limit
+If a change that `vacates` CPUs fails, no later change that `grants` one of these CPUs may be carried out. If a container's lower limit
 can't be written, the pod's limit must not be lowered, and no other container's limit in the pod may be raised. Only differences are
-written. An idle machine therefore sees no writes, which matters because kernel 6.1 resets a thread's own affinity on every cpuset write.
-This module doesn't know pods, and doesn't access files.
+written, so an idle machine sees no writes. This matters because kernel 6.1 resets a thread's own CPU affinity at every cpuset write.
+
+This module knows cgroups but no pods, and doesn't access files.
 """
 
 import math
@@ -45,7 +46,7 @@ _LIMITS = frozenset({Attribute.MEMORY_MAX, Attribute.CPU_MAX})
 class MakeCgroup(Struct, frozen=True):
     path: str
     has_payload: bool = False
-    """Whether the cgroup belongs to a container. A container's processes are in a cgroup named `payload` below it."""
+    """Whether the cgroup belongs to a container. The processes of a container are in a child cgroup named `payload`."""
 
 
 class EnableControllers(Struct, frozen=True):
@@ -54,11 +55,13 @@ class EnableControllers(Struct, frozen=True):
 
 
 class GatherThreads(Struct, frozen=True):
-    """Change: move threads that the kernel has put on other CPUs back to the CPUs of their cgroup."""
+    """Change that moves threads back to the CPUs of their cgroup. The kernel has put these threads on other CPUs, because their own CPUs
+    were offline.
+    """
 
     path: str
     vacates: CpuSet
-    """CPUs that these threads no longer use after the move."""
+    """CPUs that are vacated once these threads have moved."""
 
 
 class SetAttribute(Struct, frozen=True):
@@ -66,11 +69,11 @@ class SetAttribute(Struct, frozen=True):
     attribute: Attribute
     value: Value
     before: Value | None
-    """The observed value. None means that the cgroup is new or doesn't have this file."""
+    """Observed value. None means that the cgroup is new, or that it doesn't have this file."""
     vacates: CpuSet = CpuSet()
-    """CPUs on which no process of this cgroup runs any more once the change is in effect."""
+    """CPUs on which no process of this cgroup runs once the change is in effect."""
     grants: CpuSet = CpuSet()
-    """CPUs that become exclusive to this cgroup."""
+    """CPUs that belong exclusively to this cgroup once the change is in effect."""
 
 
 class RemoveCgroup(Struct, frozen=True):
@@ -78,7 +81,7 @@ class RemoveCgroup(Struct, frozen=True):
 
 
 class GiveUnitBack(Struct, frozen=True):
-    """Change: restore the CPUs and memory nodes that a systemd unit had before a pod pinned it."""
+    """Change that restores the CPUs and memory nodes that a systemd unit had before a pod pinned it."""
 
     path: str
     before: UnitSettings
@@ -98,7 +101,7 @@ def concerns_limit(change: Change) -> TypeGuard[SetAttribute]:
 
 
 def lowers_limit(change: SetAttribute) -> bool:
-    """Whether the change lowers a limit below its observed value."""
+    """Return whether the change lowers a limit below its observed value."""
     return change.before is not None and _measure_limit(change.value) < _measure_limit(change.before)
 
 
@@ -113,16 +116,20 @@ def _measure_limit(limit: Value) -> float:
 
 
 def concerns_partition(change: Change) -> bool:
-    """Whether the change belongs to a partition. The failure of such a change affects only the isolation from the host."""
+    """Return whether the change concerns a partition. If such a change fails, containers run as usual, and are only less isolated from the
+    host.
+    """
     return isinstance(change, SetAttribute) and change.attribute in PARTITION_ATTRIBUTES
 
 
 class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     occupied: CpuSet = CpuSet()
-    """CPUs that must not be granted. Processes outside of the desired cgroups run on them, and no change can move these processes."""
+    """CPUs that must not be granted now, because processes outside of the desired cgroups may run on them and no change can move these
+    processes.
+    """
     orphans: tuple[str, ...] = ()
-    """Populated cgroups below the pods' cgroup that no longer belong to a pod."""
+    """Paths of cgroups with processes below the pods' cgroup that belong to no pod."""
     in_place: InPlace = MappingProxyType({})
     """Desired and observed values of the cgroups that need no change, by path."""
 
@@ -131,9 +138,9 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
     """Return the changes that turn the observed cgroups into the desired ones, in a safe order.
 
     Args:
-        desired: every cgroup that should exist, parents before children.
+        desired: all cgroups that should exist, parents before children.
         observed: the pods' cgroup itself (path ""), every cgroup below it, the cgroups above it, and the units that pods pin.
-        in_place: `in_place` of an earlier plan, so that unchanged cgroups aren't compared again.
+        in_place: `Plan.in_place` of the previous plan. Cgroups that are unchanged since then aren't compared, which saves time.
     """
     everything = tuple(desired)
     paths = [want.path for want in everything]
@@ -187,7 +194,7 @@ def diff(desired: Iterable[DesiredCgroup], observed: ObservedCgroups, in_place: 
 
 
 def _is_in_place(want: DesiredCgroup, cgroup: ObservedCgroup) -> bool:
-    """Tell whether a cgroup needs no change and its processes can use only desired CPUs, whatever the other cgroups are."""
+    """Return whether a cgroup needs no change and its processes use only the desired CPUs, no matter what the other cgroups are."""
     usable = _find_usable_cpus(cgroup)
     return (
         not is_pinned(want.path)
@@ -214,10 +221,10 @@ def _write_steps(steps: Iterable[Step]) -> Iterator[Change]:
 
 
 def _find_stuck_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet:
-    """Return the CPUs outside of a cgroup's desired cpuset that its processes may still use.
+    """Return the CPUs outside of a cgroup's desired cpuset that its processes may use even after all changes.
 
-    If the kernel can grant none of the CPUs in a cpuset, it grants the parent's CPUs instead. A unit without an available CPU also stays on
-    its present CPUs.
+    If no CPU in a cpuset is available, the kernel uses the parent's CPUs instead. A unit without an available CPU stays on its present
+    CPUs.
     """
     cgroup = observed.get(want.path)
     if cgroup is None or not want.is_leaf or want.is_starved:
@@ -242,11 +249,12 @@ def _create_cgroups(desired: Iterable[DesiredCgroup], observed: ObservedCgroups)
 def _vacate_all(
     desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
 ) -> Iterator[Change]:
-    """Make every cgroup leave the CPUs that it shouldn't have.
+    """Make every cgroup leave the CPUs that it shouldn't have, in the following order.
 
-    Cgroups without any CPU to move to are frozen before anything moves. Exclusive cgroups follow. If an exclusive cgroup still listed a CPU
-    when its pod's cgroup gets this CPU, its processes would use the CPU before the grant. Pods' cgroups are next. They bound their shared
-    containers, which may move to CPUs that the pod's cgroup lacks so far. At last, fallback CPUs are reduced. They are extended later.
+    Cgroups that have no CPU to move to are frozen. Then exclusive cgroups stop listing CPUs that they don't own. If such a CPU stayed
+    listed, their processes would use it as soon as the pod's cgroup gets it, which is before the grant. Then the pods' cgroups change. They
+    limit their shared containers, which may have to move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are reduced here, and
+    extended only after all cgroups have vacated.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)
@@ -297,18 +305,18 @@ def _find_fallback(cgroup: ObservedCgroup | None) -> CpuSet:
 
 
 def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
-    """Return the fallback CPUs for the time until other cgroups have vacated their CPUs. The result is the desired fallback CPUs that the
-    cgroup already has. If it has none of them, the result is all desired fallback CPUs.
+    """Return the fallback CPUs for the time until other cgroups have vacated theirs. These are the desired fallback CPUs that the cgroup
+    already has. If it has none of them, these are all desired ones, because an empty cpuset would have another meaning.
     """
     return fallback & want.fallback_cpus() or want.fallback_cpus()
 
 
 def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the desired CPUs that an exclusive cgroup already has, if it must stop listing other CPUs. None means that the cgroup lists no
-    other CPUs, or that it would keep no CPU.
+    """Return the cpuset that an exclusive cgroup gets until its CPUs are granted: the desired CPUs that it already uses. None means that
+    the cgroup lists no other CPUs, or that no CPU would be left.
 
-    The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable as soon as the pod's cgroup gets this CPU, or
-    this CPU comes online. The cgroup may have released this CPU, or other cgroups may not have vacated it yet.
+    The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable as soon as the CPU comes online or the pod's
+    cgroup gets it, although other cgroups may not have vacated it yet.
     """
     cgroup = observed.get(want.path)
     if cgroup is None or not want.is_exclusive or is_pinned(want.path) or _is_displaced(want, cgroup):
@@ -324,9 +332,9 @@ def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | 
 
 
 def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs on which processes may run, now or once a parent cgroup has these CPUs.
+    """Return the CPUs on which a cgroup's processes run now, or will run once a parent cgroup has these CPUs.
 
-    Listed CPUs are included, because in a partition only the partition's own CPUs are effective.
+    The CPUs in `cpuset.cpus` are included, because in a partition only the partition's own CPUs are effective.
     """
     named = cgroup.get(Attribute.CPUSET_CPUS) if cgroup else None
     return _find_usable_cpus(cgroup) | named if isinstance(named, CpuSet) else _find_usable_cpus(cgroup)
@@ -335,9 +343,9 @@ def _find_listed_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
 def _find_interim_cpus(
     want: DesiredCgroup, cgroup: ObservedCgroup | None, exclusive: Mapping[str, CpuSet]
 ) -> CpuSet | None:
-    """Return the CPUs that a unit with exclusive CPUs may keep until its own CPUs are granted.
+    """Return the CPUs that a unit with exclusive CPUs may use until its own CPUs are granted.
 
-    None means that the unit uses no other cgroup's CPUs, or that the cgroup isn't such a unit.
+    None means that the unit uses no other cgroup's exclusive CPUs, or that the cgroup is not such a unit.
     """
     if not want.is_exclusive or not is_pinned(want.path):
         return None
@@ -357,9 +365,9 @@ def _vacate(want: DesiredCgroup, cgroup: ObservedCgroup | None, cpus: CpuSet, ke
 
 
 def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
-    """Whether another program moved an exclusive cgroup off all its CPUs. The cgroup is frozen while it moves back.
+    """Return whether another program has moved an exclusive cgroup off all its CPUs. Such a cgroup is frozen while it moves back.
 
-    A pinned unit is not frozen, because clients of systemd would see the frozen state.
+    A pinned unit isn't frozen, because programs that watch systemd would see this.
     """
     if is_pinned(want.path):
         return False
@@ -372,7 +380,7 @@ def _is_displaced(want: DesiredCgroup, cgroup: ObservedCgroup | None) -> bool:
 def _write_differences(
     desired: Iterable[DesiredCgroup], observed: ObservedCgroups, exclusive: Mapping[str, CpuSet]
 ) -> Iterator[Change]:
-    """Grant exclusive CPUs, and write all other values that differ."""
+    """Grant exclusive CPUs, and write all other differing values except limits, fallback CPUs and partitions."""
     for want in desired:
         cgroup = observed.get(want.path)
         for attribute, value in want.attributes:
@@ -399,7 +407,7 @@ def _write_differences(
 
 
 def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Extend the fallback CPUs, after all other cgroups have left these CPUs."""
+    """Write the full fallback CPUs, after all other cgroups have left these CPUs."""
     for want in desired:
         cgroup, value = observed.get(want.path), want.fallback_cpus()
         before = cgroup.get(Attribute.FALLBACK_CPUS) if cgroup else None
@@ -410,9 +418,10 @@ def _extend_fallbacks(desired: Iterable[DesiredCgroup], observed: ObservedCgroup
 
 
 def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterator[Change]:
-    """Write limits so that a pod's limit is never below its containers' limits. Otherwise containers could be killed.
+    """Write limits in an order in which a pod's limit is never below its containers' limits, because processes might otherwise be killed.
 
-    A pod's limit grows first and shrinks last. Among the containers' limits, shrinking limits come first.
+    A pod's limit is raised before its containers' limits, and lowered after them. Among the containers' limits, lower limits are written
+    first.
     """
     limits: list[tuple[int, SetAttribute]] = []
     for want in desired:
@@ -428,8 +437,8 @@ def _write_limits(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -
 
 
 def _grants_explicitly(cgroup: ObservedCgroup | None, named: Value | None, cpus: CpuSet) -> bool:
-    """Whether a cpuset has these CPUs because it lists them. Otherwise the kernel may have granted the parent's CPUs, because no listed
-    CPU is online.
+    """Return whether a cgroup has these CPUs because its cpuset lists them. Otherwise the kernel may have given it the parent's CPUs,
+    because no listed CPU is online.
     """
     return named == cpus or (isinstance(named, CpuSet) and named >= cpus and _find_usable_cpus(cgroup) >= cpus)
 
@@ -444,9 +453,9 @@ def _thaw(desired: Iterable[DesiredCgroup], observed: ObservedCgroups) -> Iterat
 
 
 def _find_usable_cpus(cgroup: ObservedCgroup | None) -> CpuSet:
-    """Return the CPUs on which a cgroup's processes may run now. This includes a process that is just entering the cgroup.
+    """Return the CPUs on which a cgroup's processes, or a process that is entering the cgroup, may run now.
 
-    Processes in a frozen cgroup don't run. Other programs may thaw a systemd unit at any moment, so a unit always counts as running.
+    Processes in a frozen cgroup don't run. A systemd unit always counts as running, because other programs can thaw it at any moment.
     """
     if cgroup is None or (cgroup.is_frozen and not is_pinned(cgroup.path)):
         return CpuSet()
