@@ -1,1 +1,3 @@
-"""The verdict on one run of a command: thresholds of disturbances, and the disturbances that exceed them."""
+"""The verdict on one run of a command: whether other activity on the machine disturbed the run, by thresholds for each kind of
+disturbance.
+"""

@@ -1,7 +1,7 @@
-"""Kinds of disturbances of a run, with their thresholds, and the judgement of measured quantities.
+"""Kinds of disturbances of a run, their thresholds, and the verdict on measured values.
 
-A quantity disturbs the run if its rate is above the threshold and its amount is large enough to be measured reliably. The size of a
-disturbance is its rate divided by the threshold, so that all kinds can be compared.
+A measured value counts as a disturbance if its rate exceeds the threshold and its amount is large enough for a reliable measurement. The
+size of a disturbance is its rate divided by the threshold, so that different kinds can be compared.
 """
 
 from collections.abc import Mapping
@@ -15,28 +15,28 @@ MICROSECONDS, BYTES, TIMES, KILOHERTZ = "microseconds", "bytes", "times", "kiloh
 
 
 class MeasuredRate(Struct, frozen=True):
-    """Measured quantity of one kind of disturbance, such as the time of other tasks on a run's CPUs."""
+    """Measured value for one kind of disturbance, such as the time that other tasks took on the run's CPUs."""
 
     rate: int
-    """Share in thousandths, number per second and CPU, or number of times (see `Threshold.unit`)."""
+    """Rate of the disturbance, in the unit `Threshold.unit`: in thousandths of the run's time, per second and CPU, or in times."""
     amount: int
-    """Absolute amount, in the unit `Threshold.amount_unit`."""
+    """Total amount during the run, in the unit `Threshold.amount_unit`."""
     source: str = ""
-    """Name of the largest cause of the disturbance. Empty means that the cause is unknown."""
+    """Name of the largest cause, such as another task. Empty means that the cause is unknown."""
 
 
 class Threshold(Struct, frozen=True):
     unit: str
     """Unit of the rate: `perMille`, `perSecond` or `times`."""
     most: int
-    """Largest rate that doesn't count as a disturbance."""
+    """Highest rate that isn't a disturbance."""
     amount_unit: str
     least: int
-    """Smallest amount that can count as a disturbance. The counters aren't precise enough for smaller amounts."""
+    """Smallest amount that can be a disturbance. The kernel's counters aren't precise enough for smaller amounts."""
     remedy: str
-    """Advice on how to avoid the disturbance."""
+    """Advice for users on how to avoid the disturbance."""
     effects: tuple[str, ...] = ()
-    """Kinds of disturbances that this kind causes. Reports list these kinds after this kind."""
+    """Other kinds of disturbances that this kind causes. Reports list them after this kind."""
 
 
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
@@ -115,10 +115,10 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         ),
     }
 )
-"""Threshold of each kind of disturbance, by the kind's stable name."""
+"""Threshold of each kind of disturbance. The names of the kinds don't change between versions."""
 
 ESSENTIAL = "other-tasks"
-"""Kind that must be measured for a verdict."""
+"""Kind of disturbance without whose measurement a run can't be judged `clean`."""
 
 
 class Disturbance(Struct, frozen=True):
@@ -128,23 +128,25 @@ class Disturbance(Struct, frozen=True):
 
     @property
     def size(self) -> float:
-        """Rate as a multiple of the threshold. A threshold of 0 is treated as 1."""
+        """Return the rate as a multiple of the threshold. A threshold of 0 counts as 1."""
         return self.quantity.rate / max(1, self.threshold.most)
 
 
 def change_thresholds(most: Mapping[str, int]) -> dict[str, Threshold]:
-    """Return all thresholds, with the given values as the largest rates of a clean run. Unknown names are ignored."""
+    """Return all thresholds with some limits replaced. `most` contains the new highest rates of an undisturbed run by kind, and unknown
+    kinds are ignored.
+    """
     return {name: replace(one, most=most.get(name, one.most)) for name, one in THRESHOLDS.items()}
 
 
 def find_disturbances(
     measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS
 ) -> tuple[Disturbance, ...]:
-    """Find the quantities that disturbed the run, the largest first, with causes before their effects.
+    """Return the disturbances of a run, the largest first. A disturbance that causes others comes before them.
 
     Args:
-        measured: quantities by the names of `THRESHOLDS`. None means unknown.
-        thresholds: thresholds by the same names.
+        measured: the measured values by kind, as in `THRESHOLDS`. None means that the value could not be measured.
+        thresholds: the threshold of each kind.
     """
     found = [
         Disturbance(name, quantity, thresholds[name])
@@ -156,7 +158,9 @@ def find_disturbances(
 
 
 def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
-    """Return a sort key for each kind of disturbance. A cause ranks as high as its largest effect, and before all its effects."""
+    """Return a sort key for each kind of disturbance. A kind that causes others ranks as high as the largest of them, and comes before
+    them.
+    """
     return {
         name: (-max(sizes.get(one, 0) for one in (name, *effects)), -len(effects), name)
         for name in sizes
@@ -165,8 +169,8 @@ def rank_kinds(sizes: Mapping[str, float]) -> dict[str, tuple[float, int, str]]:
 
 
 def find_verdict(measured: Mapping[str, MeasuredRate | None], thresholds: Mapping[str, Threshold] = THRESHOLDS) -> str:
-    """Return the verdict: `clean`, `disturbed`, or `unknown` if no disturbance was found but the time of other tasks couldn't
-    be measured.
+    """Return the verdict on a run: `disturbed`, `clean`, or `unknown`. It is unknown if no disturbance was found, but the time of other
+    tasks could not be measured.
     """
     if find_disturbances(measured, thresholds):
         return "disturbed"

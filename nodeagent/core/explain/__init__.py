@@ -1,5 +1,5 @@
-"""Explanations: why a pod was admitted or refused, which changes would admit the pod, and how many more pods fit. To explain a decision,
-this package repeats it with observers.
+"""Explanations: why a pod was admitted or refused, which changes would admit it, and how many more pods fit on the node. To explain a
+decision, this package repeats the decision with observers.
 
-The agent's decisions don't depend on this package. Texts and layout are in views/.
+The agent's decisions don't depend on this package. views/ contains the texts and the layout.
 """

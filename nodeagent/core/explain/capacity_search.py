@@ -1,4 +1,6 @@
-"""Search for the number of further copies of pods that a node can admit. Copies are admitted one after the other until a pod is refused."""
+"""Search for the number of additional copies of pods that a node can admit. Copies are admitted one after the other until a pod
+is refused.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -10,29 +12,29 @@ from nodeagent.core.admission.what_if import Refused, WhatIf
 from nodeagent.core.model.pod import Pod
 
 MAX_COPIES = 10_000
-"""Maximum number of copies. It ends the search for pods without requests, which the node would always admit."""
+"""Maximum number of copies that are tried. Without it, the search would never end for pods without requests, which are always admitted."""
 
 
 class Capacity(Struct, frozen=True):
-    """Result of a search: the number of complete copies of the pods that the node can admit."""
+    """Result of a search."""
 
     copies: int
     after: WhatIf
-    """Node after the admission of all complete copies."""
+    """Node after all complete copies were admitted."""
     refused: Pod | None
     """Pod whose refusal ended the search. None means that the search reached the maximum number of copies."""
     decision: Refused | None
     first: tuple[tuple[Pod, Admitted], ...] = ()
-    """Pods of the first copy with their decisions. The list is empty if not even one copy fits."""
+    """Pods of the first copy, each with its decision. The tuple is empty if not even one copy fits."""
 
 
 def search_capacity(what_if: WhatIf, pods: Sequence[Pod], fitted: Callable[[], None] = lambda: None) -> Capacity:
     """Admit copies of the pods until a pod is refused. Each copy contains all pods in order.
 
     Args:
-        what_if: the node at the beginning.
-        pods: the pods of one copy. Each copy gets numbered names and new UIDs, so the same manifest can be given twice.
-        fitted: function that is called after each complete copy.
+        what_if: the node on which the copies are admitted.
+        pods: the pods of one copy. In each copy, they get numbered names and new UIDs, so a pod may occur twice.
+        fitted: function that is called after each complete copy, for instance to show progress.
     """
     first: tuple[tuple[Pod, Admitted], ...] = ()
     for number in range(1, MAX_COPIES + 1):

@@ -1,6 +1,6 @@
-"""Steps of a merge of hints: what each resource's hints say about each set of NUMA nodes, the winning set, and why the other sets lost.
+"""Explanation of a merge of hints: what each resource's hints say about each set of NUMA nodes, which set won, and why the others lost.
 
-The merge itself (core/numa/hints.py, core/numa/hint_family.py) chooses the winner. This module only finds the reasons, by the same
+The merge itself (core/numa/hints.py, core/numa/hint_family.py) determines the winner. This module finds the reasons with the same
 comparisons.
 """
 
@@ -24,86 +24,87 @@ from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
-"""Largest number of NUMA nodes for which every set is a candidate. With more nodes, the candidates are single nodes, the sets in hints,
-and the smallest other sets.
+"""Largest number of NUMA nodes for which all sets of nodes are explained. On larger machines, these are the single nodes, the sets that are
+listed as hints, and the smallest other sets.
 """
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
 
 class Opinion(enum.StrEnum):
-    """Suitability of a set of NUMA nodes according to a resource's hints."""
+    """What the hints of one resource say about a set of NUMA nodes."""
 
     ANY = "any"
-    """The resource accepts any nodes."""
+    """The resource accepts any set of nodes."""
     PREFERRED = "preferred"
     POSSIBLE = "possible"
-    """The set has enough of the resource, but has more nodes than the request needs on an empty machine."""
+    """The nodes have enough of the resource, but the request would need fewer nodes on an empty machine."""
     NO = "no"
 
 
 class Verdict(enum.StrEnum):
     WINS = "wins"
     NO_ROOM = "no room"
-    """The set has too little of at least one resource."""
+    """The nodes have too little of at least one resource."""
     NOT_PREFERRED = "not preferred"
-    """Some resource doesn't prefer the set, although all resources prefer another set or only preferred sets are allowed."""
+    """At least one resource doesn't prefer the set. It lost because all resources prefer another set, or because the policy admits only
+    preferred sets.
+    """
     SEVERAL_NODES = "several nodes"
-    """The set has several nodes, but the policy is single-numa-node."""
+    """The set has several nodes, but policy single-numa-node admits only single nodes."""
     MORE_NODES = "more nodes"
     FARTHER = "farther apart"
-    """The nodes of the set are farther apart than the winner's nodes (prefer-closest-numa-nodes)."""
+    """The nodes are farther apart than the winner's nodes (prefer-closest-numa-nodes)."""
     LESS_ALLOCATED = "less allocated"
-    """A smaller share of the set's resources is allocated than of the winner's (KEP-6007)."""
+    """A smaller share of the nodes' resources is allocated than of the winner's, and the strategy prefers the larger share (KEP-6007)."""
     MORE_ALLOCATED = "more allocated"
-    """A larger share of the set's resources is allocated than of the winner's (KEP-6007)."""
+    """A larger share of the nodes' resources is allocated than of the winner's, and the strategy prefers the smaller share (KEP-6007)."""
     HIGHER = "higher number"
     """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """The set lost to a set of another size: no set is preferred by all resources, and its size ranks below the winner's size
-(`non_preferred_rank`)."""
+    """The set has the wrong number of nodes. This matters if no set is preferred by all resources: then sets of the winner's size rank
+    higher (`non_preferred_rank`).
+    """
 
 
 class Candidate(Struct, frozen=True):
     nodes: NumaSet
     opinions: tuple[tuple[str, Opinion], ...]
-    """Opinions by resource, in the order in which the resources gave hints."""
+    """What each resource's hints say about the set, in the order in which the resources returned hints."""
     verdict: Verdict
     because_of: tuple[str, ...] = ()
-    """Resources that made the set lose."""
+    """Names of the resources because of which the set lost."""
 
 
 class MergeTrace(Struct, frozen=True):
     container: str | None
-    """Name of the container. None means the pod as a whole."""
+    """Name of the container for which hints were merged. None means that they were merged for the pod as a whole."""
     nodes: NumaSet | None
-    """Resulting NUMA nodes. None means that any nodes are accepted."""
+    """NUMA nodes of the merged hint. None means that any nodes are accepted."""
     preferred: bool
     admitted: bool
     candidates: tuple[Candidate, ...]
-    """Candidates in ascending order of the number of nodes, then of the mask."""
+    """Sets of nodes that are explained, sorted by the number of nodes, then by the mask."""
     all_sets: bool
-    """Whether the candidates include every set that at least one resource can use."""
+    """Whether `candidates` contain every set of nodes that at least one resource could use."""
     overruled: tuple[str, ...] = ()
-    """Names of the devices whose hints contradict the result."""
+    """Names of the devices that don't prefer the resulting nodes (`preferCPUsNumaNode`)."""
     instead_of: NumaSet | None = None
-    """Original result of the merge, if a set for both CPUs and memory has replaced it (sameNumaNodes). None means that the result is the
-    original one.
+    """Nodes of the merged hint before it was replaced by a set on which both CPUs and memory can be allocated (`sameNumaNodes`). None means
+    that it wasn't replaced.
     """
     silent: tuple[str, ...] = ()
-    """Requested memory resources without a hint from the memory manager. As in kubelet, there is no hint if too little of the resource is
-    free.
-    """
+    """Requested memory resources for which the memory manager returned no hint. As in kubelet, it returns none if too little is free."""
     events: tuple[ResourceEvent, ...] = ()
-    """Events that resources reported before giving hints, for example answers of CPU plugins."""
+    """Events that resources reported while they computed the hints, such as answers of CPU plugins."""
 
 
 def trace_merge(managers: Managers, promises: Promises, report: MergeReport, pod: PodDemand) -> MergeTrace:
-    """Trace one merge.
+    """Explain one merge.
 
     Args:
-        managers: the managers that merged.
-        promises: the promises at the time of the merge.
-        report: the result of the merge.
+        managers: the managers that made the decision.
+        promises: the promises before the merge.
+        report: the hints and the result of the merge.
         pod: the pod's requests.
     """
     topology, merged = managers.providers.topology, report.merged
@@ -171,7 +172,7 @@ def _find_opinion(hints: Hints, mask: NumaMask) -> Opinion:
 
 
 class _SetJudge:
-    """Search for the reasons why sets lost against the winner of one merge."""
+    """Search for the reasons why sets of NUMA nodes lost against the winner of one merge."""
 
     def __init__(self, managers: Managers, promises: Promises, report: MergeReport, winner: NumaMask | None) -> None:
         self._managers = managers

@@ -1,4 +1,4 @@
-"""Free resources of each NUMA node, which show why a pod is refused and how fragmented the node is."""
+"""Free resources of each NUMA node, which show why a pod doesn't fit and how fragmented the node is."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -19,10 +19,10 @@ class NodeHeadroom(Struct, frozen=True):
 
     id: int
     parts: tuple[Struct, ...]
-    """Free amounts. Each resource has its own type for its free amounts."""
+    """Free amounts of each resource. Each resource has its own type for them."""
 
     def of(self, kind: type[H]) -> H:
-        """Return the free amounts of this type."""
+        """Return the free amounts that have this type."""
         for part in self.parts:
             if isinstance(part, kind):
                 return part
@@ -37,8 +37,8 @@ def headroom(
     Args:
         managers: the node's managers.
         promises: the current promises.
-        pods: the active pods, for their names.
-        asking: the pod that may use the free resources. None means any pod.
+        pods: the active pods, whose names appear in the result.
+        asking: the pod for which the resources are free, which may reuse those of its init containers. None means any pod.
     """
     names = {pod.uid: pod.full_name for pod in pods}
     nodes = [node.id for node in managers.topology.numa]

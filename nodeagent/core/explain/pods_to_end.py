@@ -1,4 +1,4 @@
-"""Search for pods whose end would make room for a refused pod. The search prefers few pods with small holdings. The number of trial
+"""Search for pods whose end would make room for a refused pod. Few pods with small holdings are preferred, and the number of trial
 decisions is limited.
 """
 
@@ -12,17 +12,21 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Maximum number of listed pods, if any one of several pods with equally large holdings would be sufficient."""
+"""Maximum number of pods that are listed as alternatives, if the end of any one of them would be sufficient."""
 _MAX_SINGLE_TRIALS = 150
-"""Number of the smallest pods, and also of the largest pods, whose end is tried one by one."""
+"""Number of pods with the smallest holdings, and of pods with the largest, whose end is tried for one pod at a time. If there are more
+pods, those in between are skipped.
+"""
 MOST_SETS = 300
-"""Maximum number of sets of pods that are tried exhaustively, the smallest first. With more sets, the search starts from a sufficient set
-and improves it pod by pod.
+"""Maximum number of sets of pods that are all tried, sets of fewer pods first. If there are more sets, the search instead starts from a
+sufficient set and replaces its pods by smaller ones.
 """
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find the smallest pods that are sufficient one at a time. If there are none, find several pods that are sufficient together."""
+    """Find a pod whose end is sufficient, and all others with equally small holdings. If no single pod is sufficient, find several pods
+    that are sufficient together.
+    """
     sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
     counts = isinstance(short, Insufficient) and short.resource == "pods"
@@ -47,12 +51,12 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
-    """Find the smallest number of pods that are sufficient together. If there are several such sets, find the set with the smallest
-    holdings.
+    """Find the smallest number of pods whose end is sufficient together. Of several sets with this number of pods, find the one with the
+    smallest holdings.
 
     Args:
-        attempts: the attempts for the refused pod.
-        pods: the pods, the smallest first. None of them is sufficient alone.
+        attempts: the trial decisions on the refused pod.
+        pods: the running pods, those with the smallest holdings first. The end of a single one of them isn't sufficient.
     """
     enough = _find_sufficient(attempts, pods)
     if enough is None:
@@ -74,8 +78,8 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
 
 
 def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Collect pods, the largest first, until their end is sufficient. Then leave out unneeded pods. The result begins with the largest
-    pod.
+    """Collect pods, those with the largest holdings first, until their end is sufficient. Then leave out pods that aren't needed. None
+    means that the end of all pods isn't sufficient.
     """
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):
@@ -95,7 +99,9 @@ def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | Non
 
 
 def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Replace each pod with the smallest pod that keeps the set sufficient, beginning with the largest pod."""
+    """Replace each pod of a sufficient set by the pod with the smallest holdings that keeps the set sufficient. `enough` begins with the
+    pod that has the largest holdings.
+    """
     gone = enough
     for pod in enough:
         for smaller in pods[: pods.index(pod)]:
@@ -111,7 +117,9 @@ def _end_pods(what_if: WhatIf, pods: Iterable[Pod]) -> WhatIf:
 
 
 def _measure_holdings(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return the sort key of a pod: its request for the missing resource, then its holding of each resource."""
+    """Return a pod's sort key, by which smaller pods come first: its request for the resource that is short, its holding of each resource,
+    and its requests for the other resources that the refused pod requests.
+    """
     what_if, short = attempts.what_if, attempts.refusal
     requested = 0
     others: list[int] = []

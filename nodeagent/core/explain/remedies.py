@@ -1,6 +1,7 @@
-"""The smallest changes that would get a refused pod admitted: a smaller request, other rules, or the end of other pods.
+"""Search for the smallest changes that would admit a refused pod: smaller requests, other settings in the configuration, or the end of
+other pods.
 
-Each change is verified by a trial decision that admits the pod. The texts for users are in views/.
+Each change is confirmed by a trial decision that admits the pod. views/ contains the texts for users.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,27 +32,28 @@ BUDGETS = {
     RequestChange.CONFIGURATION: 60,
     RequestChange.REMOVAL: 440,
 }
-"""Maximum number of trial decisions per refusal, by kind of change. The separate maximum leaves enough trials for other kinds if one kind
-is slow.
+"""Maximum number of trial decisions per refusal, by kind of change. Each kind has its own maximum, so that a kind that needs many trials
+leaves enough for the others.
 """
 MAX_ATTEMPTS = sum(BUDGETS.values())
 
 
 class Remedies(Struct, frozen=True):
-    """Changes that were found, and whether the search was complete."""
+    """Result of a search for changes that would admit a pod."""
 
     found: tuple[Remedy, ...] = ()
     all_tried: bool = True
-    """Whether the search was complete. If not, there may be other or smaller changes."""
+    """Whether all changes were tried. If not, there may be other or smaller changes."""
 
 
 def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None) -> Remedies:
-    """Search for changes that admit the pod, beginning with changes of the manifest. All returned changes of one kind are equally small.
+    """Search for changes that admit the pod. Changes of the manifest come first. If several changes of one kind are returned, they are
+    equally small.
 
     Args:
-        what_if: the node that refuses the pod.
-        pod: the pod with defaults applied.
-        tried: function that is called after each trial decision.
+        what_if: the node on which the pod is refused.
+        pod: the pod, with defaults filled in.
+        tried: function that is called after each trial decision, for instance to show progress.
     """
     kinds = {
         RequestChange.REQUEST: smaller_requests,
@@ -76,7 +78,7 @@ def remedies(what_if: WhatIf, pod: Pod, tried: Callable[[], None] = lambda: None
 
 
 def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> Remedies:
-    """Try to end the pods that pin the same systemd units as the refused pod. No other change can help."""
+    """Try to end the pods that pin the same systemd units as the refused pod. In this case, no other change can help."""
     holders = [other for other in (*what_if.pods, *what_if.idle) if what_if.unit_keys(other) & what_if.unit_keys(pod)]
     decision = what_if.without(frozenset(other.uid for other in holders)).judge(pod)
     tried()
@@ -86,7 +88,7 @@ def _end_unit_holders(what_if: WhatIf, pod: Pod, tried: Callable[[], None]) -> R
 
 
 def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try each other NUMA node as the required node, and then no required node."""
+    """Try to require each other NUMA node instead of the required one, and then no NUMA node."""
     asked = attempts.pod.numa_node
     if asked is None:
         return
@@ -98,7 +100,7 @@ def _try_other_nodes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to prefer the class of cores instead of requiring it. Also try the other classes."""
+    """Try to prefer the required class of cores instead, and try to require each other class."""
     asked = attempts.pod.core_class
     if asked is None:
         return
@@ -110,7 +112,7 @@ def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to remove each single device from `near`. If no single removal is sufficient, try to remove all devices."""
+    """Try to remove each device from the pod's `near` annotations. If the removal of one device is never sufficient, try to remove all."""
     names = attempts.pod.near
     found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_remove_near(attempts.pod, (name,)))]
     if not found and len(names) > 1 and attempts.admits(_remove_near(attempts.pod, names)):
@@ -146,9 +148,7 @@ def _try_configurations(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _list_laxer_placements(placement: Placement, pod: Pod) -> Iterator[tuple[str, str, str, Placement]]:
-    """Yield laxer configurations as (field, current value, possible value, resulting configuration). The strictest configuration comes
-    first.
-    """
+    """Yield configurations that may admit the pod, the strictest first, as (field, present value, new value, resulting configuration)."""
     policy = placement.topology_manager_policy
     for laxer in _LAXER_POLICIES[_LAXER_POLICIES.index(policy) + 1 :] if policy in _LAXER_POLICIES else ():
         yield "topologyManagerPolicy", policy, laxer, replace(placement, topology_manager_policy=laxer)

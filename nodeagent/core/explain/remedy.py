@@ -1,4 +1,4 @@
-"""A change that would admit a refused pod, and the trial decisions with which the change is searched."""
+"""A change that would admit a refused pod, and the trial decisions by which such a change is found."""
 
 import enum
 from collections.abc import Callable
@@ -14,49 +14,51 @@ from nodeagent.core.model.pod_amounts import is_within_budget
 
 class RequestChange(enum.StrEnum):
     REQUEST = "request"
-    """Changed amounts in the manifest."""
+    """Other requested amounts in the manifest."""
     CLAIM = "claim"
     """Fewer devices for a request in a claim."""
     NODE = "node"
-    """Another required NUMA node, or no required node."""
+    """Another required NUMA node, or none."""
     CORE_CLASS = "core class"
-    """Another required class of cores, or only a preference for the class."""
+    """Another required class of cores, or a preferred class instead of a required one."""
     DEVICES = "devices"
-    """Fewer devices in `near`."""
+    """Fewer devices in the pod's `near` annotations."""
     CONFIGURATION = "configuration"
     REMOVAL = "removal"
-    """End of other pods before the pod is admitted."""
+    """End of other pods, so that there is room for the refused pod."""
 
 
 class Amount(Struct, frozen=True):
-    """A changed amount, as written in a manifest."""
+    """Changed amount of one resource, with the old and the new value as written in a manifest."""
 
     container: str | None
-    """Name of the container. None means that the amount is pod-level."""
+    """Name of the container whose amount changes. None means that the amount is pod-level."""
     resource: str
     before: str
     after: str
 
 
 class Remedy(Struct, frozen=True):
-    """One change that would admit the pod."""
+    """One change that would admit the refused pod."""
 
     change: RequestChange
     subject: tuple[str, ...]
-    """Subject of the change, by kind. REQUEST: names of the containers, empty for pod-level amounts. CLAIM: the claim's name in the pod,
-    and the request. CONFIGURATION: the field. REMOVAL: names of the pods. DEVICES: removed devices. Otherwise empty.
+    """What is changed. REQUEST: names of containers, empty for pod-level amounts. CLAIM: the claim's name in the pod, and the request.
+    CONFIGURATION: the field. REMOVAL: names of pods. DEVICES: devices to remove from `near`. Empty for other kinds.
     """
     amounts: tuple[Amount, ...] = ()
-    """New amounts. REQUEST: one or more amounts per container. CLAIM: the CPU request of the container that uses the claimed CPUs."""
+    """Changed amounts. REQUEST: at least one amount per container. CLAIM: the CPU request of the container that uses the claim, if the
+    claim is for CPUs.
+    """
     before: str = ""
     after: str = ""
-    """New value, as opposed to the current value `before`, by kind. CONFIGURATION: the field's value, empty without the option. NODE: the
-    NUMA node, empty for any. CLAIM: the number of devices. CORE_CLASS: the class, empty if it is only preferred.
+    """New value, where `before` is the present value. CONFIGURATION: the field's value, or empty if an option is removed. NODE: the
+    required NUMA node, or empty for none. CLAIM: the number of devices. CORE_CLASS: the required class, or empty if it is only preferred.
     """
 
 
 class Attempts:
-    """Attempts to admit one pod with one kind of change. The trial decisions are counted."""
+    """Trial decisions on one refused pod, for one kind of change. Their number is limited."""
 
     def __init__(
         self, what_if: WhatIf, pod: Pod, refusal: Rejected | Insufficient, tried: Callable[[], None], budget: int
@@ -64,15 +66,15 @@ class Attempts:
         self.what_if = what_if
         self.given = pod
         self.pod = pod
-        """The pod from which a search starts: the given pod, with amounts that can be allocated."""
+        """Pod to which changes are applied. Its amounts are the original ones, rounded to amounts that can be allocated."""
         self.refusal = refusal
         self.tried = tried
         self.left = budget
         self.cut_short = False
-        """Whether the search ended because the budget was used up, before all changes were tried."""
+        """Whether the maximum number of trial decisions was reached before all changes were tried."""
 
     def admits(self, pod: Pod | None = None, what_if: WhatIf | None = None) -> bool:
-        """Tell whether a trial decision admits the pod. The result is False if the budget is used up."""
+        """Return whether a trial decision admits the pod. Once the maximum number of trials is reached, the result is always false."""
         if pod is not None and not is_within_budget(pod):
             return False
         if self.left <= 0:

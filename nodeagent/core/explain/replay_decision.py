@@ -1,7 +1,7 @@
 """Repetition of the decision on a known pod, on the node as it was before the decision.
 
-Pods that have ended since then are unknown. The result therefore says whether the repeated decision equals the original one. For a
-refused pod, the decision is repeated on the current node, because users can change only the current node.
+The result says whether the repeated decision equals the original one, which can differ because pods that have ended since then are unknown.
+The decision on a refused pod is repeated on the present node, because users can only change the present node.
 """
 
 from msgspec import Struct
@@ -17,26 +17,27 @@ from nodeagent.core.resources.explainer import list_explainers
 
 
 class ReplayedDecision(Struct, frozen=True):
-    """A repeated decision."""
+    """Result of the repetition of a decision."""
 
     before: WhatIf
-    """The node without the pod, on which the decision was repeated."""
+    """Node on which the decision was repeated. It doesn't contain the pod itself."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision leads to the original refusal or to the original lasting holdings. None means that nothing can be
-    compared, because the pod has ended or none of its systemd units is active.
+    """Whether the repeated decision has the same result: the same refusal, or the same holdings as far as they last. None means that there
+    is nothing to compare, because the pod has ended or is idle.
     """
     left_out: tuple[str, ...]
-    """Names of the pods that were decided on after this pod, and are therefore missing from the node `before`."""
+    """Names of the pods that were decided after this pod, so they are not on the node `before`."""
 
 
 def replay_decision(what_if: WhatIf, state: NodeState, entry: PodEntry) -> ReplayedDecision:
-    """Repeat the decision on a pod of the state.
+    """Repeat the decision on a pod, first without the pods that were decided later, then with them if the result differs from the original
+    one.
 
     Args:
-        what_if: the current node.
-        state: the state of the same node.
-        entry: the entry of the pod.
+        what_if: the present node.
+        state: the state of this node.
+        entry: the pod's entry in the state.
     """
     uid = entry.pod.uid
     position = [e.pod.uid for e in state.entries].index(uid)
@@ -70,7 +71,7 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 
 def _find_lasting(what_if: WhatIf, held: PodPromises, entry: PodEntry) -> object:
-    """Return the holdings that stay the same while the pod runs."""
+    """Return those holdings that the pod keeps while it runs, so that they can be compared."""
     apps = frozenset(container.name for container in entry.pod.apps())
     explainers = list_explainers(what_if.managers.providers.resources)
     return held.having(*filter(None, (each.find_lasting(held, apps) for each in explainers))).parts

@@ -1,4 +1,4 @@
-"""Trial of a resize of a running pod. The result has the new allocation, or the pods whose end would allow the resize."""
+"""Trial of a resize of a running pod. The result is the node after the resize, or the pods whose end would allow the resize."""
 
 from collections.abc import Callable
 
@@ -9,29 +9,31 @@ from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.refusals import NotResized
 
 MOST_TRIED = 100
-"""Maximum number of pods whose end is tried, one pod at a time."""
+"""Maximum number of pods whose end is tried, for one pod at a time."""
 
 
 class Resizing(Struct, frozen=True):
-    """Result of one tried resize."""
+    """Result of a trial resize."""
 
     before: WhatIf
     old: Pod
-    """The pod as it runs."""
+    """Pod before the resize."""
     new: Pod
     answer: Fits | NotResized
     freeing: tuple[str, ...] = ()
-    """Names of pods, as `namespace/name`. The end of any one of them would allow the resize."""
+    """Names of pods, as `namespace/name`. The end of each one alone would allow the resize."""
     all_tried: bool = True
 
     @property
     def after(self) -> WhatIf:
-        """Return the node after the decision."""
+        """Return the node after the resize, or the unchanged node if the resize fails."""
         return self.answer.node if isinstance(self.answer, Fits) else self.before
 
 
 def resizing(what_if: WhatIf, old: Pod, new: Pod, tried: Callable[[], None] = lambda: None) -> Resizing:
-    """Decide on a resize as the daemon does. If the resize fails, try it without each other pod, and call `tried` after each trial."""
+    """Try a resize with the daemon's rules. If it would have to wait, try it without each other pod in turn. `tried` is called after each
+    of these trials.
+    """
     answer = what_if.resize(old, new)
     if isinstance(answer, Fits) or not answer.is_deferred:
         return Resizing(what_if, old, new, answer)

@@ -1,6 +1,6 @@
-"""The smallest change to a refused pod's claims that would admit the pod: fewer devices for one request.
+"""Search for the smallest change to a refused pod's claims that would admit the pod: fewer devices for one request.
 
-If the devices are CPUs, the pod's CPU request must equal their number, so both are changed together.
+If the devices are CPUs, the container's CPU request must equal their number, so both are lowered together.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from nodeagent.core.model.pod_amounts import MILLI, get_requested, list_differen
 
 
 def smaller_claims(attempts: Attempts) -> Iterator[Remedy]:
-    """Try fewer devices in one request of one claim. Requests with alternatives stay unchanged, because the decision has already tried
-    the alternatives.
+    """Try fewer devices for one request of one claim. Requests with alternatives are skipped, because the original decision has already
+    tried the alternatives.
     """
     for claim in attempts.pod.claims:
         for request in () if claim.spec is None else claim.spec.requests:
@@ -53,7 +53,7 @@ def _change_count(pod: Pod, claim: PodClaim, request: ClaimRequest, count: int) 
 
 
 def _reduce_cpus(pod: Pod, claim: PodClaim, request: ClaimRequest, less: int) -> Pod:
-    """Return the pod with `less` CPUs fewer for the container that uses the request."""
+    """Return the pod with a CPU request that is lower by `less` CPUs in the container that uses the claim's request."""
     for container in pod.containers:
         if any(one.uses(claim.name, request.name) for one in container.claims):
             left = get_requested(container.resources, CPU) - less * MILLI

@@ -1,5 +1,5 @@
-"""The smallest changes of a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory, fewer devices, higher
-pod-level amounts.
+"""Search for the smallest changes of requested amounts in a manifest that would admit a refused pod: fewer CPUs, whole cores, less memory,
+fewer devices, or higher pod-level amounts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,12 +40,12 @@ from nodeagent.core.resources.explainer import (
 
 
 class _Search(Struct, frozen=True):
-    """Search for an amount with which the pod is admitted."""
+    """Search for another amount of one resource with which the pod is admitted."""
 
     attempts: Attempts
     sought: SoughtAmount
     pod_with: Callable[[int], Pod]
-    """Function that returns the pod with a given amount."""
+    """Function that returns the pod with another amount of the resource."""
 
     @classmethod
     def of(
@@ -64,7 +64,7 @@ class _Search(Struct, frozen=True):
         return self.attempts.admits(self.pod_with(amount))
 
     def find_smaller(self) -> int | None:
-        """Find the largest sufficient amount below the request."""
+        """Find the largest amount below the request with which the pod is admitted. None means that there is none."""
         found = next(filter(None, (each.list_smaller(self.sought) for each in _explainers(self.attempts))), None)
         smaller = found or SmallerAmounts(range(self.sought.bounded - 1, -1, -1), NEAREST)
         nearest = next((amount for amount in smaller.amounts[: smaller.one_by_one] if self.fits(amount)), None)
@@ -74,8 +74,8 @@ class _Search(Struct, frozen=True):
         return self._find_first_alike(rest) if smaller.is_by_nodes else first_by_halving(rest, self.fits)
 
     def _find_first_alike(self, amounts: range) -> int | None:
-        """Find the first amount that fits. Within a range of amounts that need equally many NUMA nodes, all amounts after the first that
-        fits are assumed to fit as well.
+        """Find the first of these descending amounts with which the pod is admitted. The amounts are searched in ranges that need the same
+        number of NUMA nodes. Within a range, each amount smaller than a sufficient one is assumed to be sufficient.
         """
         for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
             found = first_by_halving(alike, self.fits)
@@ -84,7 +84,7 @@ class _Search(Struct, frozen=True):
         return None
 
     def find_larger(self) -> int | None:
-        """Find the smallest sufficient amount above the request."""
+        """Find the smallest amount above the request with which the pod is admitted. None means that there is none."""
         amounts = chain.from_iterable(each.list_larger(self.sought) for each in _explainers(self.attempts))
         return next(filter(self.fits, amounts), None)
 
@@ -94,10 +94,11 @@ def _explainers(attempts: Attempts) -> tuple[Explainer, ...]:
 
 
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
-    """Change the manifest: one amount, the same resource in several containers, or several amounts of one container.
+    """Search for sufficient changes of requested amounts: of one amount, of one resource in several containers, or of several amounts in
+    one container.
 
-    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts. Where memory is a fraction of a
-    byte, all changes include the whole bytes that are probably meant, because policy Static admits no fraction.
+    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts. If the manifest requests a
+    fraction of a byte of memory, which policy Static refuses, all changes include rounded amounts.
     """
     if attempts.what_if.managers.placement.memory_manager_policy == "Static":
         for carry in list_adaptations(attempts.pod):
@@ -117,7 +118,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
 
 def _change_one_or_several(attempts: Attempts, resource: str) -> Sequence[Remedy]:
-    """Try another amount in one container. If that isn't sufficient, try it in several containers."""
+    """Try another amount of a resource in one container. If no such change is sufficient, try the change in several containers."""
     for carry in list_adaptations(attempts.pod):
         found = (
             [
@@ -137,7 +138,7 @@ _Direction = Callable[[_Search], int | None]
 
 
 def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
-    """Try another amount in one container, or another pod-level amount."""
+    """Try another amount of a resource in one container, or another pod-level amount."""
     pod = attempts.pod
     if pod.resources is not None and carry is keep_pod_amounts:
         amount = get_requested(pod.resources, resource)
@@ -156,7 +157,7 @@ def _change_one(attempts: Attempts, resource: str, find: _Direction, carry: Carr
 
 
 def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direction, carry: Carry) -> Iterator[Remedy]:
-    """Try another amount in one container. The given pod may already have other changed amounts."""
+    """Try another amount of a resource in one container of a pod, whose other amounts may already be changed."""
     for container, amount in list_requesting(pod, resource):
         shared = find_shared_part(container) if resource == CPU else 0
         changed = make_change(pod, (container,), resource, carry)
@@ -166,7 +167,9 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
 
 
 def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) -> Iterator[Remedy]:
-    """Try to lower the requests of several containers to a common maximum. Only as many containers as needed are changed."""
+    """Try to lower the requests of several containers to a common maximum. Containers whose requests needn't be lowered are left
+    unchanged.
+    """
     asking = list_requesting(pod, resource)
     if len(asking) < 2:
         return
@@ -184,8 +187,8 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
-    """Try to round each container's amount, if only certain amounts can be allocated (whole cores). If that isn't sufficient, also reduce
-    the amounts of one or several containers.
+    """Try to round each container's amount to one that can be allocated, such as whole cores. If this isn't sufficient, also lower the
+    amount in one or several containers.
     """
     pods = _list_rounded_pods(attempts, resource)
     enough = [_make_remedy(attempts, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
@@ -201,7 +204,9 @@ def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[
 
 
 def _list_rounded_pods(attempts: Attempts, resource: str) -> Sequence[Pod]:
-    """Return up to two variants of the pod, in which requests that can't be allocated are rounded down or rounded up."""
+    """Return variants of the pod in which amounts that can't be allocated are rounded down, or rounded up. The list is empty if all amounts
+    can be allocated.
+    """
     below = above = pod = attempts.pod
     demands = demand_of(attempts.what_if.managers.rules, pod).containers
     for explainer in _explainers(attempts):
@@ -220,8 +225,8 @@ def _make_remedy(attempts: Attempts, after: Pod) -> Remedy:
 
 
 class _AmountGroup(Struct, frozen=True):
-    """Amounts that are changed together: all amounts of one container, all pod-level amounts, or the amounts of all containers above a
-    maximum.
+    """Amounts of several resources that are changed in one remedy: those of one container, the pod-level amounts, or the maximums for the
+    amounts of all containers.
     """
 
     asked: dict[str, int]
@@ -229,7 +234,7 @@ class _AmountGroup(Struct, frozen=True):
     pod_with: Callable[[dict[str, int]], Pod]
 
     def search(self, attempts: Attempts, others: dict[str, int], name: str) -> _Search:
-        """Build the search for a smaller value of one amount, while the other amounts stay unchanged."""
+        """Create the search for a smaller amount of the resource `name`, with the amounts `others` for all other resources."""
         rest = dict(others)
         return _Search.of(
             attempts, name, lambda value: self.pod_with(rest | {name: value}), self.asked[name], self.least[name]
@@ -268,7 +273,9 @@ def _group_all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Amou
 
 
 def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Try other amounts in one container, or in the pod as a whole. If that isn't sufficient, change all containers."""
+    """Try to change several amounts in one container, or several pod-level amounts. If no such change is sufficient, try to change amounts
+    in all containers.
+    """
     found = [
         each
         for part in _list_amount_groups(attempts.pod, resources, carry)
@@ -284,7 +291,9 @@ def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> 
 
 
 def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | None:
-    """Find the largest sufficient number of CPUs, and then the largest sufficient amounts of the other resources."""
+    """Find a sufficient change of several amounts, with as many CPUs as possible, and then with as much of each other resource as possible.
+    None means that there is none.
+    """
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:
         return None
@@ -308,8 +317,8 @@ def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | No
 
 
 def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) -> Iterator[dict[str, int]]:
-    """Yield small amounts of memory to combine with fewer CPUs. For each number of NUMA nodes up to that of the request, yield the least
-    memory that needs so many nodes.
+    """Yield small amounts of memory to combine with other numbers of CPUs. For each number of NUMA nodes, yield the smallest amount that
+    needs this number of nodes, because policy `restricted` may refuse memory on fewer nodes than the CPUs need.
     """
     least = {name: part.least[name] for name in rest}
     for name in rest:
@@ -326,7 +335,7 @@ def _list_least_memory(attempts: Attempts, part: _AmountGroup, rest: list[str]) 
 
 
 def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
-    """Return the number of NUMA nodes that each resource of the pod and of each container needs on an empty machine."""
+    """Return the smallest number of NUMA nodes that each resource of the pod and of each container needs on an empty machine."""
     demand = demand_of(attempts.what_if.managers.rules, pod)
     parts: list[PodDemand | ContainerDemand] = [demand, *demand.containers]
     return tuple(
@@ -337,7 +346,7 @@ def _count_fewest_nodes(attempts: Attempts, pod: Pod) -> tuple[int, ...]:
 
 
 def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Iterator[range]:
-    """Split descending amounts into ranges, each of which needs the same number of NUMA nodes."""
+    """Split descending amounts into ranges. All amounts in a range need the same numbers of NUMA nodes."""
     while amounts:
         needed = nodes(amounts[0])
         low, high = 0, len(amounts) - 1
@@ -349,8 +358,8 @@ def _split_alike(amounts: range, nodes: Callable[[int], tuple[int, ...]]) -> Ite
 
 
 def _raise_pod_level(attempts: Attempts) -> Iterator[Remedy]:
-    """Raise pod-level amounts above the sum of the containers' exclusive amounts, so that sharing containers get a part
-    (EmptyPodSharedPoolError).
+    """Try to raise the pod-level amounts above the sum of the containers' requests, so that containers without exclusive CPUs or memory get
+    a part (reason EmptyPodSharedPoolError).
     """
     pod = attempts.pod
     if pod.resources is None:

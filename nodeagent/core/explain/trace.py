@@ -1,6 +1,6 @@
-"""Steps of one decision on a pod: the merges of hints, and each manager's allocations with the rules that determined them.
+"""Steps of one decision on a pod: the merges of hints, and the allocations of each resource, with the rules that were applied.
 
-The decision is made once, with observers. This module only puts the observed events in order.
+The decision is made once, with observers that record events. This module only arranges the events as steps.
 """
 
 from functools import reduce
@@ -23,28 +23,30 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Step that allocates a resource without an explainer. A text from the resource kind (`describe`) describes the allocation."""
+    """Allocation of a resource that has no explainer, as a step of an explanation. The resource kind's `describe` supplies the text."""
 
     container: str | None
     resource: str
     given: str
-    """Description of the allocation. It is empty after a refusal."""
+    """Description of what was allocated. It is empty after a refusal."""
 
 
 class Trace(Struct, frozen=True):
     pod: Pod
     demand: PodDemand
-    """Demand on which the decision is based. A preferred class of cores is included only if the decision treated it as a requirement."""
+    """Requests on which the decision is based. `core_class` is set if the pod requires a class of cores, or if the decision used only the
+    cores of the preferred class.
+    """
     decision: Admitted | Refused
     steps: tuple[MergeTrace | AllocationStep, ...]
-    """Steps in the order in which they were taken."""
+    """Merges and allocations, in the order in which they were made."""
 
 
 _Event = ResourceEvent | Allocated
 
 
 def trace(what_if: WhatIf, pod: Pod) -> Trace:
-    """Decide on the pod, and collect the steps."""
+    """Decide on the pod as a trial, and return the steps of the decision."""
     events: list[_Event] = []
     decision = what_if.judge(pod, _observe(what_if.managers, events))
     demand = demand_of(what_if.managers.rules, pod)
@@ -58,7 +60,7 @@ def trace(what_if: WhatIf, pod: Pod) -> Trace:
 
 
 def _observe(managers: Managers, events: list[_Event]) -> Managers:
-    """Return the managers with observers that append events to `events`. The events of an abandoned trial are removed again."""
+    """Return the managers with observers that append events to `events`. If a decision starts anew, the events so far are removed."""
 
     def allocated(event: Allocated | DecidedAnew) -> None:
         if isinstance(event, DecidedAnew):
@@ -78,7 +80,7 @@ def _order_steps(
     pod: Pod,
     demand: PodDemand,
 ) -> list[MergeTrace | AllocationStep]:
-    """Return the steps in order. Each merge comes before the allocations that follow its result."""
+    """Return merges and allocations as steps. Each merge comes before the allocations that it determines."""
     steps: list[MergeTrace | AllocationStep] = []
     merges = list(decision.report.merges)
     promises, resources = what_if.promises, {each.name: each for each in what_if.managers.providers.resources}

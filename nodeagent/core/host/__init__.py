@@ -1,5 +1,6 @@
-"""Host settings that contain CPUs. This package decides which values keep the host off exclusive CPUs, and which values are restored later.
+"""Host settings that contain CPUs or apply to single CPUs. This package decides which values keep host processes and interrupts off
+exclusive CPUs, and which values are restored afterwards.
 
-The files' paths and notation are in formats/kernel/host_files.py. The launcher writes the files, and edge/kernel/host_settings.py reads
-them.
+formats/kernel/host_files.py contains the paths and the notation of the files. edge/kernel/host_settings.py reads the files, and the
+launcher writes them.
 """

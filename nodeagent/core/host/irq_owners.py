@@ -1,5 +1,5 @@
-"""Owners of interrupts. An owner is a container that gets a device's interrupts on its CPUs, because of an annotation or because the
-device is allocated to it.
+"""Owners of interrupts: containers that handle a device's interrupts on their CPUs, because an annotation requests it or because the device
+is allocated to them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,34 +13,38 @@ from nodeagent.core.resources.cpu.holdings import own_set_of
 from nodeagent.core.resources.devices.holdings import DeviceHoldings, taken_devices
 
 _WITH_QUEUES = frozenset({"network", "infiniband"})
-"""Kinds of devices whose interrupts go to their owner's CPUs. Other kinds raise interrupts on the CPU that submits a request, or their
-interrupts can't be moved.
+"""Kinds of devices whose interrupts go to the CPUs of the container that has the device. Devices of other kinds raise interrupts on the CPU
+that submits a request, or their interrupts can't be moved.
 """
 
 
 class InterruptRequest(Struct, frozen=True):
     device: str
-    """PCI address of the device, or its network interface."""
+    """PCI address or network interface of the device."""
     by: str
-    """Description of the container and its pod in texts for users."""
+    """Description of the requesting container and its pod, for messages to users."""
     cpus: CpuSet
-    """Exclusive CPUs of the container. A container without exclusive CPUs doesn't get any interrupts."""
+    """Exclusive CPUs of the requesting container. Without exclusive CPUs, it gets no interrupts."""
     is_asked: bool = True
-    """Whether an annotation requests the interrupts. If not, the container gets them because the device is allocated to it."""
+    """Whether an annotation requests the interrupts. If not, the reason for the request is that the device is allocated to the
+    container.
+    """
 
 
 class InterruptOwners(Struct, frozen=True):
-    """Interrupts of each owner. An interrupt that several containers request belongs to the container that requested it first."""
+    """Assignment of interrupts to containers. An interrupt that several containers request goes to the one that requested it first."""
 
     holders: Mapping[Setting, InterruptRequest]
     unknown: tuple[str, ...] = ()
-    """Devices that are absent or have no interrupts."""
+    """Requested devices that don't exist or have no interrupts."""
     late: tuple[tuple[InterruptRequest, InterruptRequest], ...] = ()
-    """Requests that lost an interrupt, each with the earlier request of another container for the same interrupt."""
+    """Requests that came too late for an interrupt, each with the earlier request of another container for the same interrupt."""
 
 
 def interrupt_requests(state: NodeState) -> tuple[InterruptRequest, ...]:
-    """Return the requests of all pods in the order of their decisions. The owners of allocated network devices come last."""
+    """Return the requests of all pods, in the order of their admission. Requests because of allocated devices come after those by
+    annotations.
+    """
     active = sorted((entry for entry in state.entries if entry.is_active), key=lambda entry: entry.decided_at_ms)
     asked = [
         InterruptRequest(
@@ -73,8 +77,8 @@ def assign_interrupts(
     """Decide which container gets which interrupts.
 
     Args:
-        asked: the requests, in order.
-        interrupts_of: function that returns the interrupts of a device. The result is empty if the device is absent or has no interrupts.
+        asked: the requests. If several are for the same interrupt, the first one is met.
+        interrupts_of: function that returns the interrupts of a device, or nothing if the device doesn't exist or has no interrupts.
     """
     holders: dict[Setting, InterruptRequest] = {}
     unknown: list[str] = []

@@ -1,4 +1,4 @@
-"""Quiet cores. A pod can request certain kernel settings for its cores, which are in effect while the pod runs."""
+"""Quiet cores: kernel settings, such as a fixed frequency, that a pod requests for its cores. They are in effect while the pod runs."""
 
 import operator
 from collections.abc import Container, Iterator, Mapping
@@ -18,21 +18,21 @@ from nodeagent.core.model.topology import Topology
 from nodeagent.core.resources.cpu.holdings import CpuHoldings
 
 BOOST_FILES = ("cpufreq/boost", "intel_pstate/no_turbo")
-"""Names of the settings that switch frequency boost on or off for all CPUs. A machine has at most one of them."""
+"""Kernel files that permit or forbid all CPUs to exceed their nominal frequency (boost). A machine has at most one of them."""
 _OFF = {"cpufreq/boost": "0", "intel_pstate/no_turbo": "1"}
 
 
 def list_quiet_settings(
     topology: Topology, exclusive: CpuSet, settings: QuietSettings, *, machine_wide_boost: bool = False
 ) -> dict[Setting, str]:
-    """Return the settings for exclusive CPUs. Sibling threads get the same settings, because they share the core's idle state and
-    frequency.
+    """Return the settings for all CPUs of the cores of exclusive CPUs. Sibling threads get the same settings, because a core has only one
+    idle state and frequency.
 
     Args:
         topology: the machine.
-        exclusive: the CPUs of a container.
-        settings: the requested settings.
-        machine_wide_boost: whether boost may be switched for all CPUs of the machine at once.
+        exclusive: the exclusive CPUs of a container.
+        settings: the settings that the pod requests.
+        machine_wide_boost: whether boost may be switched off for all CPUs of the machine.
     """
     cores = {topology.cpu[cpu].core for cpu in exclusive if cpu in topology.cpu}
     values = dict(_format_values(settings))
@@ -49,7 +49,7 @@ def list_quiet_settings(
 
 
 def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]:
-    """Yield each kind of setting, with the text that the kernel expects as its value."""
+    """Yield each requested kind of setting, with its value as the kernel's text."""
     if settings.idle_latency_us is not None:
         yield SettingKind.IDLE_LATENCY, str(settings.idle_latency_us)
     if settings.governor is not None:
@@ -63,16 +63,18 @@ def _format_values(settings: QuietSettings) -> Iterator[tuple[SettingKind, str]]
 
 
 class QuietCores(Struct, frozen=True):
-    """Settings that all quiet pods request. They are reused from turn to turn."""
+    """Settings that all quiet pods together request, kept from turn to turn."""
 
     of_pods: Derived[tuple[Pod, PodPromises], Mapping[Setting, str]] = Derived()
-    """Settings of each pod, by the pod's UID."""
+    """Requested settings of each pod, by pod UID, with the inputs from which they were derived."""
     values: Mapping[Setting, str] = field(default_factory=dict)
     unknown: tuple[tuple[str, str], ...] = ()
-    """Pods whose requested profile is missing in the configuration, each with the profile's name. No settings are applied for them."""
+    """Names of pods that request a profile which the configuration doesn't define, each with the profile's name. For these pods, no
+    settings are applied.
+    """
 
     def follow(self, state: NodeState, topology: Topology, config: Config) -> "QuietCores":
-        """Return the settings for this state. The settings of unchanged pods are reused."""
+        """Return the settings that pods request in this state. The settings of unchanged pods are reused from `self`."""
         pods = [(e.pod.uid, e.pod) for e in state.entries if e.pod.quiet is not None and e.is_active]
         common = (topology, config.profiles, config.machine_wide_boost)
 
@@ -100,7 +102,9 @@ class QuietCores(Struct, frozen=True):
 
 
 def select_boost_file(requested: Mapping[Setting, str], observed: Container[Setting]) -> dict[Setting, str]:
-    """Leave out those settings for the boost of all CPUs that the machine doesn't have. If it has none of them, the first one remains."""
+    """Leave out the settings for boost that this machine doesn't have. If it has none of them, keep the first one, so that the missing
+    setting is reported.
+    """
     absent = [s for s in requested if s.kind is SettingKind.MACHINE_BOOST and s not in observed]
     left_out = set(absent if len(absent) < len(BOOST_FILES) else absent[1:])
     return {setting: value for setting, value in requested.items() if setting not in left_out}

@@ -1,7 +1,7 @@
-"""Host settings that contain CPUs or belong to one CPU, and the record of their values before the agent changed them (D28).
+"""Decisions on host settings that contain CPUs or apply to one CPU, and records of their original values (D28).
 
-While a pod needs it, a setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another
-program has set a value in the meantime, that newer value is restored instead.
+While a pod needs it, a setting avoids certain CPUs or has a requested value. Afterwards its original value is restored. If another program
+has changed the setting in the meantime, that program's value counts as the original one.
 """
 
 import enum
@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class SettingKind(enum.StrEnum):
-    """Kind of a host setting. The kind determines the meaning of the setting's name."""
+    """Kind of a host setting. The kind determines what the setting's name refers to."""
 
     IRQ = "irq"
     """Affinity of an interrupt. The name is the interrupt's number."""
@@ -26,14 +26,14 @@ class SettingKind(enum.StrEnum):
     name of the interface.
     """
     IRQBALANCE = "irqbalance"
-    """CPUs to which irqbalance may move interrupts. The setting has no name. irqbalance shows a new value only after its next scan."""
-    BALANCING = "balancing"
-    """CPUs to which irqbalance may move one interrupt. The value is either all CPUs of irqbalance or no CPU. The name is the interrupt's
-    number.
+    """CPUs to which the irqbalance daemon may move interrupts. The setting has no name. irqbalance shows a new value only after its next
+    scan.
     """
+    BALANCING = "balancing"
+    """CPUs to which the irqbalance daemon may move one interrupt: either all its CPUs, or none. The name is the interrupt's number."""
     WORKQUEUE = "workqueue"
-    """CPUs of the kernel's unbound workqueues. The setting has no name. Each workqueue uses only those of these CPUs that are also in its
-    own mask.
+    """CPUs of the kernel's unbound workqueues. The setting has no name. A workqueue uses those of these CPUs that are also in the
+    workqueue's own mask.
     """
     THREAD = "thread"
     """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's ID and its start time in clock ticks since boot
@@ -44,19 +44,19 @@ class SettingKind(enum.StrEnum):
     for its next start.
     """
     IDLE_LATENCY = "idle-latency"
-    """Longest time in microseconds that one CPU may take to leave an idle state. The name is the CPU's number. The value is the kernel's
-    text, where `0` means no limit and `n/a` means that idle states aren't used at all.
+    """Longest time in microseconds that a CPU may need to leave an idle state. The name is the CPU's number. The value is the kernel's
+    text, in which `0` means no limit, and `n/a` means that the CPU uses no idle states.
     """
     GOVERNOR = "governor"
-    """Frequency governor of one CPU. The name is the CPU's number. The setting doesn't exist for CPUs that share one governor."""
+    """Frequency governor of one CPU. The name is the CPU's number. CPUs that share one governor don't have this setting."""
     MIN_FREQUENCY = "min-frequency"
-    """Lowest frequency of one CPU in kHz. The name is the CPU's number. The setting doesn't exist for CPUs with a common frequency."""
+    """Lowest frequency of one CPU in kHz. The name is the CPU's number. CPUs that share one frequency don't have this setting."""
     MAX_FREQUENCY = "max-frequency"
     BOOST = "boost"
     """Permission of one CPU to exceed its nominal frequency, either `1` or `0`. The name is the CPU's number."""
     MACHINE_BOOST = "machine-boost"
-    """Boost of all CPUs. The name is the name of the kernel's file: `cpufreq/boost`, or `intel_pstate/no_turbo`, in which `1` means no
-    boost.
+    """Permission of all CPUs to exceed their nominal frequency. The name is the kernel's file, `cpufreq/boost` or `intel_pstate/no_turbo`.
+    In the latter, `1` means no boost.
     """
 
 
@@ -66,56 +66,59 @@ class Setting(Struct, frozen=True, order=True):
 
 
 OF_SERVICES = frozenset({SettingKind.IRQBALANCE, SettingKind.BALANCING, SettingKind.UNIT})
-"""Settings that a service applies on request. Even a failed call may have an effect later. For all other settings, a failed write has no
-effect.
+"""Settings that another service (irqbalance or systemd) applies when it is called. Such a call may take effect later even if it failed. For
+all other settings, a failed write has no effect.
 """
 
 OF_POLICY = frozenset({SettingKind.GOVERNOR, SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY, SettingKind.BOOST})
-"""Settings of a cpufreq policy. Several CPUs may belong to one policy."""
+"""Settings of a cpufreq policy, which the kernel applies to a group of CPUs."""
 OF_ONE_CPU = frozenset({SettingKind.IDLE_LATENCY, *OF_POLICY})
-"""Settings that belong to one CPU, and are requested for this CPU."""
+"""Settings that apply to a single CPU, and are requested for this CPU."""
 OF_FREQUENCY = frozenset({SettingKind.MIN_FREQUENCY, SettingKind.MAX_FREQUENCY})
-"""Settings whose file shows the limit in effect. This limit is the nearest supported frequency, or a stricter limit of the kernel, for
-instance because of heat. The file therefore doesn't show whether another program has written it.
+"""Settings whose file shows the frequency limit in effect instead of the written value. The two differ if the CPU doesn't support the
+written frequency, or if the kernel sets a stricter limit, for instance because of heat. The file therefore doesn't show whether another
+program has changed the setting.
 """
 WITH_TEXT = OF_ONE_CPU | {SettingKind.MACHINE_BOOST}
-"""Settings whose value is a text, not a set of CPUs."""
+"""Settings whose value is a text instead of a set of CPUs."""
 
 _SEEN_AGAIN = WITH_TEXT | {SettingKind.UNIT}
-"""Settings that may be missing for a while, for instance while their CPU is offline. The agent assumes that a missing setting keeps its
-value.
+"""Settings that can disappear for a while, for instance while their CPU is offline. The agent assumes that such a setting keeps
+its value.
 """
 
 NEW_IRQS = Setting(SettingKind.NEW_IRQS)
 
 Value = CpuSet | str
-"""Value of a setting: a text for the kinds in `WITH_TEXT`, otherwise a set of CPUs."""
+"""Value of a setting: a text for the kinds in `WITH_TEXT`, a set of CPUs for all others."""
 _V = TypeVar("_V", bound=Value)
 
 
 class Change(Struct, Generic[_V], frozen=True):
-    """Record of one setting, with its original value and the values that the agent may have given it."""
+    """Record of a setting that the agent may have changed."""
 
     before: _V
-    """Value before the agent's first change, which the agent restores in the end. For the thread of an interrupt, an empty set means that
-    the thread had the affinity of its interrupt.
+    """Value that the agent restores in the end. For the thread of an interrupt, an empty set means that the thread had the same affinity as
+    its interrupt.
     """
     ours: tuple[_V, ...]
-    """Values that the setting may have because of the agent. After a crash, each of them is possible. The last element is the value that
-    the agent found or wrote last.
+    """Values that the setting may have because of the agent. After a crash, each of them is possible. The last one is the value that the
+    agent found or wrote last.
 
-    irqbalance shows a new value only with a delay, so the last element may differ from the shown value. For a kernel thread, the elements
-    are the affinities that the kernel may remember. A thread without a remembered affinity may use all CPUs.
+    irqbalance shows a new value with a delay, so the last value may differ from the shown one. For a kernel thread, these are the
+    affinities that the kernel may have stored. A thread without a stored affinity may use all CPUs.
     """
     instance: int | None = None
-    """Identity of the interrupt or interface (see `Facts.instance`)."""
+    """Identity of the interrupt or network interface (see `Facts.instance`)."""
 
     def is_of(self, facts: "Facts") -> bool:
-        """Whether the record may belong to this interrupt or queue, rather than to an earlier one with the same name."""
+        """Return whether the record belongs to this interrupt or queue, and not to an earlier one with the same name. If an identity is
+        unknown, the result is true.
+        """
         return None in {self.instance, facts.instance} or self.instance == facts.instance
 
     def is_ours(self, now: _V) -> bool:
-        """Whether the agent found or wrote this value last. The values before the last write don't count."""
+        """Return whether the value may come from the agent, so that no other program has changed the setting."""
         return now in self.ours
 
     @property
@@ -123,8 +126,8 @@ class Change(Struct, Generic[_V], frozen=True):
         return self.ours[-1]
 
     def is_settled(self, kind: SettingKind, wanted: _V) -> bool:
-        """Whether the setting needs no write to get the wanted value. As long as systemd hasn't answered a call, it may still apply an
-        older value.
+        """Return whether the setting needs no write to get the wanted value. For a unit, this also requires that systemd has answered the
+        last call, because it may otherwise still apply an older value.
         """
         return self.ours == (wanted,) if kind is SettingKind.UNIT else self.last == wanted
 
@@ -134,55 +137,61 @@ class Change(Struct, Generic[_V], frozen=True):
 
 
 class Facts(Struct, frozen=True):
-    """Further facts that the kernel reports about an interrupt, a network queue or a kernel thread."""
+    """Properties of an interrupt, a network queue or a kernel thread, as read from the kernel."""
 
     instance: int | None = None
-    """Identity of an interrupt, or of a queue's interface. It detects a reused interrupt number and a renamed interface."""
+    """Number that identifies an interrupt or a queue's network interface. It shows whether an interrupt number was reused, or an interface
+    renamed.
+    """
     near: CpuSet = CpuSet()
-    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. The set is empty if the interrupt has no node."""
+    """CPUs of the interrupt's NUMA node, which the kernel prefers for a new interrupt. The set is empty if the node is unknown."""
     interrupt: Setting | None = None
-    """Number of the interrupt that a thread handles."""
+    """Affinity setting of the interrupt that the thread handles. None means that the thread handles no interrupt."""
     follows: CpuSet = CpuSet()
-    """CPUs of the interrupt that the thread handles. After the interrupt was moved, the kernel moves the thread to these CPUs at the next
-    interrupt.
+    """CPUs of the interrupt that the thread handles. When the affinity of an interrupt has changed, the kernel moves the thread to these
+    CPUs at the next interrupt.
     """
 
 
 Record = Mapping[Setting, Change[Any]]
-"""Records of all settings that differ from their original value.
+"""Records of all settings that differ from their original values.
 
 While the default affinity of new interrupts is changed, all existing interrupts are recorded, too. An interrupt without a record is then
-newer than the change. Its original value is the affinity that the kernel would have given it. While kernel threads avoid CPUs, all kernel
-threads are recorded.
+known to be newer than the change, and its original value is the affinity that the kernel would have given it without the change. While
+kernel threads avoid CPUs, all of them are recorded.
 """
 
 
 def assume_restored(record: Record) -> Record:
-    """Return the record after another process may have restored settings. From then on, each setting may also have its original value."""
+    """Return the record that applies once another process may have restored the settings. Each setting may then have its original value,
+    too.
+    """
     return {s: replace(c, ours=_put_last((c.before, *c.ours), c.last)) for s, c in record.items()}
 
 
 class HostPlan(Struct, frozen=True):
     record: Record
-    """Record to save before the first write."""
+    """Record that must be saved before the first write, so that a restarted agent can restore the settings after a crash."""
     writes: Mapping[Setting, Value]
     changed_by_others: Mapping[Setting, Value]
-    """Settings that another program has changed since the agent's change, with the new values."""
+    """Settings that another program has changed after the agent did, with the new values."""
     keeps_threads: bool = False
-    """Whether kernel threads avoid CPUs, because of the agent or of a partition that still exists. All kernel threads are then recorded."""
+    """Whether all kernel threads must be recorded, because they avoid CPUs, either by the agent's writes or because of an existing
+    partition.
+    """
     unread: frozenset[Setting] = frozenset()
-    """Settings that couldn't be read. Their records stay unchanged."""
+    """Settings that can't be read now. Their records stay unchanged."""
     offline: CpuSet = CpuSet()
-    """CPUs that may be missing when the kernel shows a thread's affinity after a write."""
+    """CPUs that may be missing in the affinity that the kernel shows for a thread after a write."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
-        """Return the plan without the writes of these settings."""
+        """Return the plan without the writes of these settings, which the caller refuses."""
         changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
 
     def after(self, failed: AbstractSet[Setting]) -> Record:
-        """Return the record to save after the writes, given the settings whose writes failed."""
+        """Return the record to save after the writes. `failed` are the settings whose writes failed."""
         return self._kept({s: self._after(s, change, has_failed=s in failed) for s, change in self.record.items()})
 
     def _kept(self, changes: Record) -> Record:
@@ -204,26 +213,28 @@ class HostPlan(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """Sets of CPUs of the machine."""
+    """CPUs of the machine, by what settings and kernel threads can do with them."""
 
     possible: CpuSet
-    """All CPUs that the machine can have. A setting with all these CPUs is unrestricted."""
+    """All CPUs that the machine can have. A setting with these CPUs is unrestricted."""
     host: CpuSet
-    """Online CPUs that settings may contain. A setting that would otherwise contain no CPU gets these CPUs. If there are none, such a
-    setting stays unchanged.
+    """Online CPUs that remain for the host. They are the value of a setting that would otherwise contain no CPU. If the set is empty, such
+    a setting stays unchanged.
     """
     hidden: CpuSet = CpuSet()
-    """CPUs that the kernel doesn't accept for a kernel thread, because they are offline or in a cpuset partition."""
+    """CPUs that the kernel doesn't accept in a kernel thread's affinity, because they are offline or in a cpuset partition."""
     offline: CpuSet = CpuSet()
     partitioned: CpuSet = CpuSet()
-    """CPUs to avoid that are in a partition, or soon will be. The kernel itself moves its threads off these CPUs."""
+    """CPUs to avoid that are in a partition now, or will be in one. The kernel itself moves its threads off these CPUs."""
     was_hidden: CpuSet = CpuSet()
-    """CPUs that were hidden at any time since the last scan. They may still be missing in a kernel thread's affinity."""
+    """CPUs that were in `hidden` at any time since the last scan. They may still be missing in the affinity of a kernel thread."""
     nodes: tuple[CpuSet, ...] = ()
-    """CPUs of each NUMA node, including offline CPUs. Kernel threads that work for a node get the node's CPUs from the kernel."""
+    """CPUs of each NUMA node, including offline CPUs. The kernel gives the CPUs of a node to those of its threads that work for
+    the node.
+    """
     uevents: int = 0
-    """Number of device events that the kernel has sent. If the number changes between two scans, CPUs may have gone offline
-    and returned.
+    """Number of device events (uevents) that the kernel has sent. If the number has changed since the last scan, CPUs may have gone offline
+    and come back.
     """
 
 
@@ -239,19 +250,20 @@ def plan_settings(
     facts: Mapping[Setting, Facts] = {},
     unread: AbstractSet[SettingKind] = frozenset(),
 ) -> HostPlan:
-    """Decide which settings to write. Settings should not contain CPUs to avoid, unless the CPU's owner requests it. Settings of one CPU
-    should have the requested values.
+    """Decide which settings to write. A setting should contain no CPU to avoid, unless the container that owns the CPU requests it. A
+    setting of a single CPU should have the requested value.
 
     Args:
-        record: the record of earlier changes.
-        observed: every setting that exists and can be changed. A setting without any CPU is off, and stays off.
+        record: the record of the agent's earlier changes.
+        observed: the present values of all settings that can be changed. An empty set of CPUs means that the setting is off, and it stays
+            off.
         to_avoid: CPUs to avoid, by kind. Settings of kinds that aren't listed are restored.
-        cpus: the CPUs of the machine.
-        requested: the settings that a container wants on its own CPUs, with these CPUs.
-        values: the requested values of settings of one CPU. Other such settings are restored.
-        spared: CPUs that a setting need not avoid. For example, the slices around a pinned unit may contain the unit's CPUs.
-        facts: further facts about the observed settings.
-        unread: kinds of settings that couldn't be read now. Such settings stay unchanged.
+        cpus: the machine's CPUs.
+        requested: the settings, such as interrupts, that a container requests for its own CPUs, with these CPUs.
+        values: the requested values of settings of single CPUs. All other settings of single CPUs are restored.
+        spared: the CPUs that a setting need not avoid. For example, the slices that contain a pinned unit may contain the unit's CPUs.
+        facts: the properties of the observed interrupts, queues and threads.
+        unread: the kinds of settings that can't be read now. These settings stay unchanged.
     """
     record = _rename_queues(record, facts)
     changes: dict[Setting, Change[Any]] = {}
@@ -298,14 +310,14 @@ def plan_settings(
 class _Decision(Struct, Generic[_V], frozen=True):
     before: _V
     ours: tuple[_V, ...]
-    """Values that the setting may have before the write (see `Change.ours`)."""
+    """Values that the setting may have until the write is complete (see `Change.ours`)."""
     written: _V | None
     is_others: bool
 
 
 def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, requested: str | None) -> _Decision[str]:
-    """Decide on a setting whose value is a text. Without a requested value, the original value is restored. If another program has set a
-    stricter limit, this limit stays.
+    """Decide on a setting whose value is a text. If no value is requested, the original value is restored. If the original value is a
+    stricter limit than the requested one, it stays in effect.
     """
     if known is not None and kind in OF_FREQUENCY:
         wanted = known.before if requested is None else _select_stricter(kind, known.before, requested)
@@ -321,7 +333,7 @@ def _decide_value(kind: SettingKind, known: Change[str] | None, now: str, reques
 
 
 def _select_stricter(kind: SettingKind, before: str, requested: str) -> str:
-    """Return the stricter of two limits. If the setting isn't a limit, return the requested value."""
+    """Return the stricter of two limits. For a setting that isn't a limit, return the requested value."""
     match kind:
         case SettingKind.IDLE_LATENCY:
             is_stricter = before == "n/a" or (before.isdecimal() and 0 < int(before) < int(requested))
@@ -344,7 +356,7 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision[CpuSet]:
-    """Decide on a setting that keeps a written value, as all settings except those of kernel threads do."""
+    """Decide on a setting that keeps its value once it is written. The affinities of kernel threads don't, and are decided elsewhere."""
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:
@@ -364,10 +376,10 @@ def _decide_setting(
 def _decide_interrupt_thread(
     known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus, follows: CpuSet, *, keeps_threads: bool
 ) -> _Decision[CpuSet]:
-    """Decide on a kernel thread, which may handle an interrupt.
+    """Decide on the affinity of a kernel thread, which may handle an interrupt.
 
-    Until its first interrupt, the thread of an interrupt may use all CPUs. Afterwards it follows the interrupt's affinity. A value that
-    another program has set isn't preserved, because this value would last only until the interrupt moves.
+    The thread of an interrupt may use all CPUs until the first interrupt, and then follows the interrupt's affinity. If another program has
+    changed the thread's affinity, the value isn't preserved, because the kernel would replace it as soon as the interrupt moves.
     """
     if not follows:
         return _decide_thread(known, now, avoided, cpus)
@@ -382,16 +394,16 @@ def _decide_interrupt_thread(
 
 
 def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, cpus: Cpus) -> _Decision[CpuSet]:
-    """Decide on the affinity of a kernel thread, by the rules for all kernel threads.
+    """Decide on the affinity of a kernel thread, regardless of any interrupt.
 
-    The kernel remembers the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from
-    this affinity. If none is left, the thread may use all CPUs outside of partitions. One write of the affinity is therefore enough. The
-    kernel itself keeps the thread off partitions, and restores the affinity later.
+    The kernel stores the affinity written for a thread. Whenever a partition changes, the kernel removes the CPUs of partitions from this
+    affinity, and restores them later. If no CPU is left, the thread may use all CPUs outside of partitions. One write of the affinity is
+    therefore enough in most cases.
 
-    There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel forgets the written affinity. When a CPU comes
+    There are two exceptions. A thread without any online CPU gets all CPUs, and the kernel drops the stored affinity. When a CPU comes
     online, threads that work for a NUMA node get the node's CPUs, even those in a partition (kcompactd_cpu_online in mm/compaction.c). A
     wrong affinity is corrected as soon as the kernel accepts the value. Older kernels (6.1) drop CPUs that are offline at the write
-    (cpuset_cpus_allowed), so the affinity is written again when these CPUs return.
+    (cpuset_cpus_allowed), so the affinity is written once more when these CPUs return.
     """
     before, ours = _find_original_affinity(known, now, cpus)
     is_others = known is not None and before is None
@@ -417,15 +429,15 @@ def _decide_thread(known: Change[CpuSet] | None, now: CpuSet, avoided: CpuSet, c
 
 
 def _list_possible_affinities(written: CpuSet, offline: CpuSet) -> tuple[CpuSet, ...]:
-    """Return the affinities that the kernel may show after an affinity was written."""
+    """Return the affinities that the kernel may show once this affinity was written."""
     return _put_last((written - offline or written,), written)
 
 
 def _find_original_affinity(
     known: Change[CpuSet] | None, now: CpuSet, cpus: Cpus
 ) -> tuple[CpuSet | None, tuple[CpuSet, ...]]:
-    """Return the affinity to restore for a thread, and the affinities that the agent may have written. The first value is None if another
-    program has moved the thread.
+    """Return the affinity to restore for a thread, and the affinities that the agent may have written. The affinity to restore is None if
+    another program has changed the thread's affinity.
     """
     if known is None:
         # If a thread may run on all visible CPUs of a NUMA node, its original affinity is taken to be all CPUs of the node.
@@ -441,17 +453,18 @@ def _find_original_affinity(
 
 
 def _may_show_affinity(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
-    """Whether a thread may show the affinity `now` if the last written affinity was `written`."""
+    """Return whether the kernel may show the affinity `now` for a thread whose last written affinity was `written`."""
     hidden = cpus.hidden | cpus.was_hidden
     given = (written, *(written & node or node for node in cpus.nodes))
     return now - hidden in {value - hidden for value in given} | {written - hidden or cpus.possible - hidden}
 
 
 def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the affinity of a thread if it consists of exactly the CPUs of a NUMA node.
+    """Return the CPUs of a NUMA node if the thread's affinity consists of exactly these. They are then likely to be the original affinity.
+    None means that there is no such node.
 
-    A thread that lost its node's CPUs has all CPUs until another CPU comes online. The thread of an interrupt has all CPUs until the first
-    interrupt.
+    A thread that works for a node has all CPUs after it lost the node's CPUs, until another CPU comes online. The thread of an interrupt
+    has all CPUs until the first interrupt.
     """
     hidden = cpus.hidden | cpus.was_hidden
     fitting = (node for node in cpus.nodes if now <= node and now - hidden == node - hidden != cpus.possible - hidden)
@@ -459,7 +472,7 @@ def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
 
 
 def _rename_queues(record: Record, facts: Mapping[Setting, Facts]) -> Record:
-    """Return the record with new names for queues whose interfaces have been renamed."""
+    """Return the record with the present names of queues whose network interfaces were renamed."""
     names: dict[tuple[int | None, str], Setting] = {
         (fact.instance, _name_within_interface(setting)): setting
         for setting, fact in facts.items()
@@ -478,13 +491,13 @@ def _name_within_interface(queue: Setting) -> str:
 
 
 def _may_run_anywhere(setting: Setting, known: Change[CpuSet], now: CpuSet, cpus: Cpus) -> bool:
-    """Whether all CPUs of an interrupt have gone offline, so that the kernel now allows any CPU."""
+    """Return whether the interrupt may use any CPU, because all CPUs in its affinity have gone offline."""
     anywhere = cpus.possible - cpus.offline
     return setting.kind is SettingKind.IRQ and anywhere <= now and any(value <= cpus.offline for value in known.ours)
 
 
 def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> CpuSet:
-    """Remove CPUs from a setting. If no online CPU is left, return the host's CPUs instead."""
+    """Remove CPUs from a setting's original value. If no online CPU is left, return `cpus.host` instead."""
     if before.isdisjoint(to_avoid):
         return before
     remaining = before - to_avoid
@@ -492,10 +505,10 @@ def _remove_cpus(before: CpuSet, now: CpuSet, to_avoid: CpuSet, cpus: Cpus) -> C
 
 
 def _list_possible_values(kind: SettingKind, known: Change[CpuSet] | None, now: CpuSet) -> tuple[CpuSet, ...]:
-    """Return the values that a setting may have.
+    """Return the values that a setting may have at present.
 
-    A kernel setting has the value that it shows. A service may apply any of the values sent to it, until it shows the last value. systemd
-    may apply any of these values until it has answered.
+    A kernel setting has the value that it shows. irqbalance may apply each value that was sent to it, until it shows the last one. systemd
+    may do so until it has answered.
     """
     if known is None or kind not in OF_SERVICES:
         return (now,)
@@ -509,14 +522,14 @@ def _put_last(values: tuple[_V, ...], last: _V) -> tuple[_V, ...]:
 def _find_original_value(
     setting: Setting, now: CpuSet, interrupt: Facts, new_irqs: Change[CpuSet] | None, cpus: Cpus
 ) -> CpuSet:
-    """Return the value to restore for a setting without a record.
+    """Return the original value of a setting that has no record.
 
     Args:
         setting: the setting.
-        now: the setting's current value.
-        interrupt: further facts about the setting, if it is an interrupt.
-        new_irqs: the record of the default affinity of new interrupts.
-        cpus: the CPUs of the machine.
+        now: the setting's present value.
+        interrupt: the properties of the interrupt, if the setting is one.
+        new_irqs: the record of the default affinity of new interrupts. None means that the agent hasn't changed it.
+        cpus: the machine's CPUs.
     """
     if setting.kind is not SettingKind.IRQ or new_irqs is None:
         return now
@@ -529,17 +542,17 @@ def _find_original_value(
 
 
 def _find_initial_affinity(given: CpuSet, interrupt: Facts, cpus: Cpus) -> CpuSet:
-    """Return the affinity that the kernel gives a new interrupt, for a given default affinity.
+    """Return the affinity that the kernel gives a new interrupt if the default affinity is `given`.
 
-    As in irq_setup_affinity of kernel/irq/manage.c, this is the online part of the default affinity. If possible, it is limited to the
-    device's NUMA node.
+    As in irq_setup_affinity (kernel/irq/manage.c), this is the online part of the default affinity, limited to the device's NUMA node if
+    possible.
     """
     online = (given - cpus.offline) or (cpus.possible - cpus.offline)
     return online & interrupt.near or online
 
 
 def _select_record(changes: Record, *, keeps_threads: bool) -> dict[Setting, Change[Any]]:
-    """Return the records of changed settings, and the records of those kinds of settings that are recorded completely."""
+    """Return the records of changed settings, and all records of the kinds that must be recorded completely (see `Record`)."""
     new_irqs = changes.get(NEW_IRQS)
     whole_kinds = {SettingKind.IRQ} if new_irqs is not None and new_irqs.differs else set()
     whole_kinds |= {SettingKind.THREAD} if keeps_threads else set()

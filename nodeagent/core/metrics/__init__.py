@@ -1,4 +1,4 @@
-"""Metrics: their names, types, labels and help texts, the changes of their values, and the totals.
+"""Metrics: their names, types, labels and help texts, the changes that decisions make, and the totals.
 
-edge/observability/metrics.py makes the text for Prometheus, and daemon/reports/metrics_recorder.py counts for the agent.
+edge/observability/metrics.py formats the totals for Prometheus. daemon/reports/metrics_recorder.py counts the events of the agent.
 """

@@ -1,8 +1,7 @@
-"""The agent's own metrics, the series that exist from the start, and aliases of kubelet's metrics. This module doesn't use a metrics
-library.
+"""The agent's own metrics, the time series that exist from the start, and former names of kubelet's metrics. No metrics library is used.
 
-Labels have fixed sets of values, and any other value counts as `other`. Only `nodeagent_container_info` and the counters of containers
-with exclusive CPUs have label values that come from pods. The series of a pod are removed with the pod.
+Each label has a fixed set of values, and any other value counts as `other`. There are two exceptions whose label values come from pods:
+`nodeagent_container_info`, and the counters of containers with exclusive CPUs. The series of a pod are removed when the pod ends.
 """
 
 import errno
@@ -235,7 +234,7 @@ POD_RESOURCES_METRICS: tuple[MetricSpec, ...] = tuple(
         (GET_ERRORS, "Number of requests to the PodResource Get endpoint which returned error"),
     )
 )
-"""Metrics of kubelet's PodResources API. Without the API, these metrics have no series."""
+"""Metrics of kubelet's PodResources API. They have no series if the agent doesn't serve this API."""
 
 METRICS: tuple[MetricSpec, ...] = (*KUBELET_METRICS, *POD_RESOURCES_METRICS, *AGENT_METRICS)
 
@@ -248,15 +247,15 @@ BUCKETS: Mapping[str, tuple[float, ...]] = MappingProxyType(
         RUNTIME_ANSWER_DURATION: _SECONDS,
     }
 )
-"""Upper bounds of the histogram buckets, without +Inf."""
+"""Upper bounds of the buckets of each histogram, without +Inf."""
 
 OTHER = "other"
 REMOVED = "cgroup"
-"""Kind of drift: another program removed a cgroup."""
+"""Label value for drift: another program removed a cgroup."""
 MOVED = "cgroup.procs"
-"""Kind of drift: a container's main process was in another cgroup."""
+"""Label value for drift: another program moved a container's main process to another cgroup."""
 DIFFERS = "differs"
-"""Kind of drift: the kernel accepted the written value but granted a different one (cpuset.*.effective)."""
+"""Label value for drift and failed writes: the kernel accepted the written value, but granted another one (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
     "EAGAIN",
@@ -309,18 +308,18 @@ START_VALUES: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         PROBLEMS: tuple((kind.value,) for kind in ProblemKind),
     }
 )
-"""Series that exist with the value 0 from the start, by metric. Each series is given by its label values in the order of the metric's
+"""Label values of the time series that exist with the value 0 from the start, by metric. The values are in the order of the metric's
 labels.
 """
 
 
 def make_series(spec: MetricSpec, *values: str) -> Series:
-    """Return the name of one series of a metric. The label values must be in the order of the metric's labels."""
+    """Return the time series of a metric for these label values, which must be in the order of the metric's labels."""
     return Series(spec.name, tuple(sorted(zip(spec.labels, values, strict=True))))
 
 
 def list_start_series(kind: str) -> list[Series]:
-    """Return the series that must exist with the value 0 before anything is counted, for the metrics of one type (such as `counter`)."""
+    """Return the time series that exist with the value 0 from the start, for all metrics of one type (such as `counter`)."""
     return [
         make_series(spec, *values)
         for spec in METRICS
@@ -330,7 +329,7 @@ def list_start_series(kind: str) -> list[Series]:
 
 
 def find_error_label(error: int | None) -> str:
-    """Return the label value for an errno. None means that the kernel didn't report an error but granted another value."""
+    """Return the label value for an errno. None means that the kernel reported no error, but granted another value than the written one."""
     if error == errno.EOPNOTSUPP:
         # Linux has one number for EOPNOTSUPP and ENOTSUP, and Python's `errorcode` names it ENOTSUP
         return "EOPNOTSUPP"
@@ -338,7 +337,7 @@ def find_error_label(error: int | None) -> str:
 
 
 def find_old_name(name: str) -> str | None:
-    """Return the name that the metric had before kubelet added its prefix (D4). None means that the name never changed."""
+    """Return the name that a metric had before kubelet added the prefix `kubelet_` (D4). None means that its name has never changed."""
     bare = name.removeprefix("kubelet_")
     return bare if bare != name and bare.startswith(_ALIASED) else None
 

@@ -1,5 +1,5 @@
-"""Changes of the values of kubelet's metrics. A decision returns such changes as data, and its caller adds them to the totals. This
-module doesn't use a metrics library.
+"""Changes of kubelet's metrics. A decision returns such changes as data, and its caller adds them to the totals. No metrics library is
+used.
 """
 
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Series(NamedTuple):
-    """One series: kubelet's exact name and its labels, sorted by label name."""
+    """One time series: the metric's name as in kubelet, and its labels, sorted by name."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
@@ -19,7 +19,7 @@ class Series(NamedTuple):
 
 
 class MetricDelta(NamedTuple):
-    """Change of one series. `amount` is added to the value, or replaces the value if `absolute` is set."""
+    """Change of one time series. `amount` is added to the value or, if `absolute` is true, replaces it."""
 
     series: Series
     amount: int = 1
@@ -27,6 +27,6 @@ class MetricDelta(NamedTuple):
 
 
 def apply_deltas(totals: dict[Series, int], deltas: Iterable[MetricDelta]) -> None:
-    """Apply changes of metrics to `totals` in place."""
+    """Apply metric changes to `totals`, which is modified in place."""
     for delta in deltas:
         totals[delta.series] = delta.amount if delta.absolute else totals.get(delta.series, 0) + delta.amount

@@ -1,4 +1,6 @@
-"""Metrics of kubelet's managers. A table has kubelet's names, types, labels and help texts, and constants have the usual increments."""
+"""Metrics of kubelet's CPU, memory and topology managers, with kubelet's names, types, labels and help texts. Functions make the changes of
+these metrics.
+"""
 
 from functools import lru_cache
 
@@ -79,14 +81,16 @@ METRICS: tuple[MetricSpec, ...] = (
 )
 
 DURATION_BUCKETS_MS = tuple(0.05 * 2**i for i in range(15))
-"""Upper bounds of the buckets for the admission duration, in ms."""
+"""Upper bounds of the histogram buckets for the duration of an admission, in milliseconds."""
 
 MetricDeltas = tuple[MetricDelta, ...]
 
 
 @lru_cache(maxsize=1024)
 def plus(name: str, amount: int = 1, /, **labels: str) -> MetricDelta:
-    """Return the change that adds an amount to a counter or a gauge. Few different changes exist, so most are created once and reused."""
+    """Return a change that adds an amount to a counter or gauge. The result is cached, because the same few changes occur again
+    and again.
+    """
     return MetricDelta(Series(name, tuple(sorted(labels.items()))), amount)
 
 

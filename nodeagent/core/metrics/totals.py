@@ -1,6 +1,4 @@
-"""Totals of the metrics, kept in memory by the deciding thread. Other threads get an immutable snapshot. This module doesn't use a metrics
-library.
-"""
+"""Totals of all metrics, which the deciding thread keeps in memory. Other threads get an immutable snapshot. No metrics library is used."""
 
 import bisect
 from collections.abc import Iterable, Mapping
@@ -17,21 +15,21 @@ _START_GAUGES = dict.fromkeys(list_start_series("gauge"), 0)
 
 
 class Distribution(Struct, frozen=True):
-    """Values of one histogram without labels."""
+    """Counts of one histogram. Histograms have no labels."""
 
     counts: tuple[int, ...]
-    """Number of observations in each bucket (not cumulative). The last bucket has the observations above all bounds."""
+    """Number of observations in each bucket (not cumulative). The last bucket counts observations above all bounds."""
     total: float
     """Sum of the observed values, in the metric's unit."""
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """All exposed metrics at one moment. The mappings are private copies that never change."""
+    """Values of all metrics at one moment. The mappings never change."""
 
     counters: Mapping[Series, int]
     gauges: Mapping[Series, int]
     distributions: Mapping[str, Distribution]
-    """Histograms by the metric's name."""
+    """Histograms by metric name."""
 
 
 class _Histogram(Struct):
@@ -49,14 +47,16 @@ class MetricTotals(Struct):
     _histograms: dict[str, _Histogram] = field(default_factory=_histograms)
 
     def add(self, deltas: Iterable[MetricDelta]) -> None:
-        """Add the changes of metrics that decisions returned. Gauges are left out, because their values come from the state (D4)."""
+        """Add metric changes that decisions returned. Changes of gauges are ignored, because gauges are computed from the state (D4)."""
         for delta in deltas:
             if _SPECS[delta.series.name].kind == "counter":
                 assert not delta.absolute
                 self._counters[delta.series] = self._counters.get(delta.series, 0) + delta.amount
 
     def count(self, name: str, *values: str, amount: int = 1) -> None:
-        """Add to one of the agent's own counters. A label value that isn't listed for the label counts as `other`."""
+        """Add `amount` to one of the agent's counters. `values` are the label values. If one of them isn't in the fixed set of its label,
+        all count as `other`.
+        """
         spec = _SPECS[name]
         wanted = make_series(spec, *values)
         if wanted not in self._counters:
@@ -64,18 +64,18 @@ class MetricTotals(Struct):
         self._counters[wanted] += amount
 
     def observe(self, name: str, value: float) -> None:
-        """Add an observation to a histogram. The end of the metric's name is the unit of the value."""
+        """Add an observation to a histogram. The value is in the unit at the end of the metric's name."""
         histogram = self._histograms[name]
         histogram.counts[bisect.bisect_left(histogram.bounds, value)] += 1
         histogram.total += value
 
     def snapshot(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
-        """Return an immutable snapshot of the totals, with the gauges from the state. Missing gauges are 0."""
+        """Return an immutable snapshot of the totals and of these gauges. Gauges that exist from the start and aren't given are 0."""
         assert {one.name for one in gauges} & _SPECS.keys() <= _GAUGES
         return self._show(MappingProxyType({**_START_GAUGES, **gauges}))
 
     def renew(self, snapshot: MetricsSnapshot) -> MetricsSnapshot:
-        """Return a snapshot of the present totals, with the gauges of the given earlier snapshot."""
+        """Return a snapshot of the present totals, with the gauges of an earlier snapshot."""
         return self._show(snapshot.gauges)
 
     def _show(self, gauges: Mapping[Series, int]) -> MetricsSnapshot:
