@@ -5,7 +5,8 @@ The order guarantees that no exclusive CPU has two users at any moment:
 1. Remove empty cgroups that are not desired. Create new cgroups and enable controllers, from the top down. End partitions. Restore the
    settings of systemd units that no pod pins any more.
 2. Vacate CPUs. First freeze cgroups that have no CPU left. Then shrink exclusive cgroups, then pods' cgroups (which limit the CPUs of
-   their containers), then all shared cgroups. A systemd unit vacates in this step only the CPUs that are granted to other cgroups. systemd may start the unit at any time, so it gets its exclusive CPUs and loses all others in a single write (step 3).
+   their containers), then all shared cgroups. A systemd unit vacates in this step only the CPUs that are granted to other cgroups.
+   systemd may start the unit at any time, so it gets its exclusive CPUs and loses all others in a single write (step 3).
 3. Grant exclusive CPUs and write all other differences. Then write fallback CPUs, because all other cgroups have left them by then. Then
    write limits, in an order in which a pod's limit is never below those of its containers. Start partitions (partitions.py).
 4. Thaw frozen cgroups.
