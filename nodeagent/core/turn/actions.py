@@ -1,6 +1,6 @@
-"""Actions on processes, derived from a saved state. An action can be repeated without harm, even after a crash.
+"""Actions on processes that follow from a saved state. After a crash, each action can be repeated without harm.
 
-This module accesses neither the launcher nor files. The caller names the cgroups that are ready for a start.
+This module accesses neither the launcher nor files. The caller says which cgroups are ready for a start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True):
     container: Container
     path: str
     placement: ContainerPlacement
-    """CPUs and memory nodes that the environment variables of the container's first process contain."""
+    """CPUs and memory nodes that are passed to the container's process in environment variables."""
 
 
 class Terminate(Struct, frozen=True):
@@ -30,10 +30,10 @@ class Terminate(Struct, frozen=True):
 
 
 class TerminateAll(Struct, frozen=True):
-    """Action: send SIGTERM to every process in a cgroup that other processes have entered."""
+    """Action: send SIGTERM to each process in a cgroup. It is used for processes that the launcher hasn't started."""
 
     run_id: str
-    """ID of the run that is being ended. A later run in the same cgroup has another ID."""
+    """ID of the run that is being ended, which distinguishes it from a later run in the same cgroup."""
     path: str
 
 
@@ -42,13 +42,13 @@ class KillCgroup(Struct, frozen=True):
 
 
 class KillMain(Struct, frozen=True):
-    """Action: send SIGKILL to a main process that has left its container's cgroup."""
+    """Action: send SIGKILL to a container's main process that has left the container's cgroup."""
 
     run_id: str
 
 
 class Forget(Struct, frozen=True):
-    """Action: let the launcher forget these runs, because their ends are saved in the state or no longer needed."""
+    """Action: tell the launcher to remove these ended runs from its list. Their ends are saved in the state, or are not needed."""
 
     run_ids: tuple[str, ...]
 
@@ -63,14 +63,15 @@ def list_actions(
     placed: Mapping[str, ContainerPlacement],
     signalled: frozenset[str],
 ) -> Iterator[Action]:
-    """Return the actions that a saved state requires.
+    """Yield the actions that follow from a saved state.
 
     Args:
         state: the saved state.
-        world: the observations that led to the state.
-        ready: paths of the cgroups that have the allocated values, and whose exclusive CPUs no other process uses.
-        placed: placements of containers by cgroup path, at least for all paths in `ready`.
-        signalled: IDs of the runs to which the agent has sent SIGTERM since the agent's start.
+        world: the observations from which the state was derived.
+        ready: the paths of the cgroups in which a container may start: they have their allocated values, and no other process uses their
+            exclusive CPUs.
+        placed: the placements of containers, by cgroup path, at least for all paths in `ready`.
+        signalled: the IDs of the runs to which SIGTERM was sent since the agent's start.
     """
     runs = world.runs
     if runs is None:
@@ -104,8 +105,8 @@ def list_actions(
 
 
 def find_process_settings(launch: Launch, config: Config) -> ProcessSettings:
-    """Return the settings of a container's process. A real-time policy applies only to a container with exclusive CPUs. Elsewhere, the
-    policy could starve other processes.
+    """Return the process settings for a container's main process. A real-time policy is used only if the container runs on exclusive CPUs,
+    because on shared CPUs it could starve other processes.
     """
     settings = launch.entry.pod.resolve_process(config.profiles)
     has_own_cpus = launch.placement.exclusive_cpus and not launch.placement.shared_cpus

@@ -1,5 +1,5 @@
-"""Stage: decide first on refused pods that are due, in the order of their refusals, and then on new pods, in the order of their
-manifests.
+"""Stage: decide on pods, first on the refused ones that are due, in the order of their refusals, then on the new ones, in the order of
+their manifests.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,9 @@ from nodeagent.core.turn.world import World
 
 
 def admit(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Admit or refuse each pod. A pod that is refused again keeps its position and the time of its first refusal."""
+    """Admit or refuse each pod that needs a decision. If a pod is refused once more, it keeps its position in the order and the time of its
+    first refusal.
+    """
     again = in_turn(world.managers, _list_due_refused(draft, world), lambda one: one[1].pod)
     new = in_turn(world.managers, draft.new, lambda manifest: manifest.pod)
     if not again and not new:
@@ -84,18 +86,18 @@ def admit(draft: Draft, world: World, decide: Decide) -> Draft:
 
 class _QueueLook(NamedTuple):
     waits: Waiting | None = None
-    """Reason why the decision on the pod must wait. None means that the decision can be made now."""
+    """Reason why the pod must wait instead of being decided now. None means that it needn't wait."""
     was_examined: bool = False
-    """Whether the turn has already examined an early start of the job, that is, a start before jobs ahead of it in the queue."""
+    """Whether this call has examined if the job may start before jobs ahead of it. The number of such examinations per turn is limited."""
     stays_due: bool = False
-    """Whether the decision is postponed to a later turn."""
+    """Whether the pod's request remains due, because a later turn must examine it."""
 
 
 def _look_at_queue(
     draft: Draft, world: World, known: PodEntry | None, manifest: Manifest, *, is_due: bool, may_examine: bool
 ) -> _QueueLook:
-    """Find out whether a pod has to wait for earlier jobs or for a reservation. `known` is the entry of the refused pod. If it is None,
-    the pod is new.
+    """Find out whether a pod has to wait for jobs ahead of it or because of a reservation. `known` is the entry of a refused pod, or None
+    for a new pod.
     """
     first = find_first_waiting(draft.state, manifest, world)
     waits = first or find_reservation_wait(draft.state, manifest, world)
@@ -115,10 +117,11 @@ def _look_at_queue(
 
 
 def _list_due_refused(draft: Draft, world: World) -> list[tuple[PodEntry, Manifest, bool]]:
-    """Return the refused pods to examine. The flag of each tells whether the pod is due, or a user has requested a new decision.
+    """Return the refused pods to examine in this turn, in order. The flag is true if the pod is due or a user wants a new decision. It is
+    false if the job only waits for jobs ahead of it, and is examined for an early start.
 
-    A pod whose manifest isn't known stays due. Queued jobs that wait for other jobs come last. Among them, jobs come first whose users
-    have the smallest holdings in relation to their weights.
+    A pod whose manifest can't be read is left out, and stays due. Jobs that wait for jobs ahead of them come last. Among these, jobs of
+    users whose running jobs have few CPUs in relation to the user's weight come first.
     """
     due = {one.pod_uid for one in list_due(draft.state, draft.seen_room, world) if one.kind is RequestKind.POD}
     due |= world.retried

@@ -1,8 +1,8 @@
-"""Running pods that are missing from the state. Their entries and holdings are derived from cgroups, from the launcher's runs and from
-records.
+"""Adoption of running pods that are missing in the state. Their entries and holdings are derived from cgroups, from the launcher's runs,
+and from records in other files.
 
-Adoption is needed only if the state was lost or is unusable, because a pod keeps its entry as long as it has processes. This module doesn't
-read files. The caller passes all observations.
+This is needed only if the state was lost or is unusable, because a pod otherwise keeps its entry as long as it has processes. This module
+doesn't read files, so the caller passes all observations.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class AdmittedPod(Struct, frozen=True):
-    """A pod that must have been admitted before, according to the evidence."""
+    """Pod without an entry that was admitted before, as cgroups, runs or records show."""
 
     entry: PodEntry
     recovered: RecoveredPod
@@ -50,16 +50,16 @@ def find_admitted(
     recorded: Mapping[str, PodPromises],
     now_ms: int,
 ) -> tuple[AdmittedPod, ...]:
-    """Return the pods with evidence of an earlier admission, in the order of their admission.
+    """Return the pods that were admitted before, as cgroups, runs or records show, in the order of their admission.
 
     Args:
-        managers: managers of the current configuration.
-        entries: candidates in manifest order, as if they had just been admitted.
-        observed: the current cgroups.
-        runs: the launcher's runs.
-        recorded: holdings recorded in other files, by UID. They count unless a cgroup contradicts them. Claimed cards are listed under
-            an empty container name, as in `UnrecoveredPod`.
-        now_ms: wall clock.
+        managers: the managers of the present configuration.
+        entries: the entries that the candidates would have if they were admitted now, in the order of their manifests.
+        observed: the observed cgroups.
+        runs: the runs that the launcher lists.
+        recorded: the holdings recorded in other files, by UID. A record is ignored if a cgroup of the pod contradicts it. PCI cards of
+            claims have an empty container name, as in `UnrecoveredPod`.
+        now_ms: the wall-clock time.
     """
     pods = []
     by_prefix: dict[str, dict[str, Run]] = {}
@@ -83,15 +83,15 @@ def find_admitted(
 
 
 def _observe_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> ObservedCgroup | None:
-    """Return a container's observed cgroup. A unit's cgroup counts only if the unit's original settings are recorded. Otherwise the unit
-    may still have the CPUs of an earlier pod.
+    """Return the observed cgroup of a container. A unit's cgroup is returned only if the unit's original settings are recorded, because the
+    unit otherwise runs on CPUs that the pod never had.
     """
     cgroup = observed.get(entry.container_path(name))
     return None if entry.pins_units and cgroup is not None and cgroup.unit_before is None else cgroup
 
 
 def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> dict[str, tuple[int, int, Run]]:
-    """Return the last run of each container since the pod's last admission, as (time of the decision, attempt, run)."""
+    """Return the last run of each container since the pod's last admission, as (time of the admission, attempt, run)."""
     lives: dict[int, dict[str, tuple[int, int, Run]]] = {}
     for container in entry.pod.containers:
         for tail, run in runs.get(run_prefix(entry.pod.uid, container.name), {}).items():
@@ -104,7 +104,9 @@ def _find_last_runs(entry: PodEntry, runs: Mapping[str, Mapping[str, Run]]) -> d
 
 
 def _decode_run(text: str) -> tuple[int, int]:
-    """Decode the last part of a run ID (core/model/state.py). The attempt is 0 if the ID doesn't come from the agent."""
+    """Decode the last part of a run ID (core/model/state.py) into the time of the admission and the attempt. The attempt is 0 if the agent
+    hasn't made the ID.
+    """
     moment, _, attempt = text.partition(".")
     try:
         return int(moment, 16), int(attempt)
@@ -140,7 +142,7 @@ def _restore_statuses(
 
 
 def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
-    """Whether a container was started at least once. App containers are started together."""
+    """Return whether a container was started at least once, to judge by the runs of other containers."""
     if pod.containers[position].kind is ContainerKind.APP:
         return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
     return any(c.name in past for c in pod.containers[position + 1 :])
@@ -175,8 +177,8 @@ def _find_holdings(
 
 
 def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
-    """Return the holdings, in which each claimed card belongs to the containers that use the claim. Records don't say which containers
-    these are.
+    """Move each PCI card of a claim from the empty container name to the containers that use the claim, because the records don't contain
+    their names.
     """
     known, devices = {claim.claim: claim for claim in recorded.of(ClaimHoldings).claims}, recorded.of(DeviceHoldings)
     cards, devices = devices.devices_of(""), devices.without("")
@@ -197,15 +199,15 @@ def assign_claim_devices(recorded: PodPromises, pod: Pod) -> PodPromises:
 
 
 def give_back(promises: Promises, pod: Pod, record: PodPromises) -> Promises:
-    """Allocate the recorded holdings to a pod, without devices that other pods hold."""
+    """Allocate a pod's recorded devices and claims to the pod, without devices that other pods hold."""
     held = assign_claim_devices(add_record(promises.of_pod(pod.uid), record), pod)
     held = held.having(kept_devices(promises, pod, held.of(DeviceHoldings)))
     return with_pod(promises, pod.uid, drop_released_claims(held))
 
 
 def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Return the entry of a pod with the cgroup in which its processes are. An older agent, which had no pooled pods, may have started
-    them in another cgroup.
+    """Return the entry of a pod with the cgroup path at which its processes run. An older version of the agent, which had no pooled pods,
+    may have started them in another cgroup.
     """
     former = replace(entry, is_pooled=False)
     there = observed.get(former.pod_path)
@@ -213,20 +215,18 @@ def find_place(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
 
 
 def find_populated_pods(observed: ObservedCgroups) -> frozenset[str]:
-    """Return the paths of the pods that have processes. Pods that pin units are left out, because the agent didn't start their
-    processes.
-    """
+    """Return the cgroup paths of the pods that have processes. Pods that pin units are left out, because systemd starts their processes."""
     populated = [path for path, group in observed.items() if group.is_populated and "/" in path]
     pods = {path.rpartition("/")[0] for path in populated}
     return frozenset([pod for pod in pods if not is_pinned(pod)])
 
 
 def merge_records(devices: Mapping[str, PodPromises], claiming: Iterable[UnrecoveredPod]) -> dict[str, UnrecoveredPod]:
-    """Return the recorded holdings that no cgroup shows, by pod UID and sorted by UID.
+    """Merge the records of devices and claims, which cgroups don't show. Return them by pod UID, in sorted order.
 
     Args:
-        devices: recorded devices by UID, from kubelet's file.
-        claiming: pods with recorded claims, from the claims' documents.
+        devices: the recorded devices by UID, from kubelet's file.
+        claiming: the pods with recorded claims, from the status of the claims' documents.
     """
     found = {uid: UnrecoveredPod(uid, own) for uid, own in devices.items()}
     for pod in claiming:
@@ -251,15 +251,16 @@ def find_possibly_running(
     has_reported_all: bool,
     made: Collection[tuple[str, str]] = (),
 ) -> tuple[UnrecoveredPod, ...]:
-    """Return the lost pods that may still have processes, each with the holdings that its processes may use.
+    """Return the lost pods that may have processes, each with the devices and claims that these may use.
 
     Args:
         lost: the lost pods.
-        observed: the current cgroups of the agent.
-        known: UIDs of pods with a manifest. Processes of these pods can only be in the agent's cgroups.
-        has_reported_all: whether every container runtime has reported its pods. All other pods can then only be in the agent's cgroups.
-        made: UID and container name of each container of a runtime. If a runtime has reported a pod, only those of its containers that
-            are listed here keep devices.
+        observed: the observed cgroups, all of which are the agent's.
+        known: the UIDs of pods with a manifest. Their processes can only be in the agent's cgroups.
+        has_reported_all: whether every container runtime has listed its containers. The processes of all other pods can then only be in the
+            agent's cgroups.
+        made: the pod UID and the name of each container that a runtime has listed. A lost pod without processes in the agent's cgroups
+            keeps only the devices of these containers.
     """
     running = find_populated_pods(observed)
     left = []
@@ -276,7 +277,7 @@ def find_possibly_running(
 
 
 def decode_records(records: Records) -> dict[str, PodPromises]:
-    """Decode the holdings of each pod in kubelet's files. Invalid sets are treated as missing."""
+    """Decode the CPUs and memory of each pod in kubelet's files. CPU sets that can't be parsed are ignored."""
     cpus, memory = defaultdict[str, CpuHoldings](CpuHoldings), defaultdict[str, MemoryHoldings](MemoryHoldings)
     if isinstance(records.cpu, CpuRecord):
         for uid, containers in records.cpu.entries:

@@ -1,4 +1,4 @@
-"""Stage: decide which containers start and stop. Mark pods that have finished."""
+"""Stage: decide which containers start and stop, and mark pods that have finished."""
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def advance(draft: Draft, world: World) -> Draft:
-    """Decide on the next starts and stops of each pod's containers. No decisions are made while the launcher doesn't answer."""
+    """Decide which containers to start and stop next. Nothing is decided while the launcher doesn't answer."""
     for entry in world.awake(draft.state.entries) if world.runs is not None else ():
         if entry.refusal is not None or (entry.outcome is not None and entry.deleting_since_ms is None):
             continue

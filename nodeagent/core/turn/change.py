@@ -1,4 +1,4 @@
-"""Stage: end the pods whose changed manifests can be admitted, so that the changed pods can start (D7)."""
+"""Stage: end the pods whose changed manifests would be admitted, so that the changed pods can replace them (D7)."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import cast
@@ -19,11 +19,10 @@ from nodeagent.core.turn.world import World
 
 
 def follow_changes(draft: Draft, world: World) -> Draft:
-    """End the pods whose changed manifests can be admitted. For other changed manifests, record a refusal, and the pods keep running
-    unchanged.
+    """End the pods whose changed manifests would be admitted. Refuse all other changes, so that these pods keep running unchanged.
 
-    Several pods may change at once, and may end in any order. Each changed pod is therefore checked twice, with all other pods
-    unchanged, and with the previously checked pods replaced.
+    Several pods may change in one turn, and may end in any order. Each changed pod is therefore tried twice: with all other pods unchanged,
+    and with the pods before it already replaced.
     """
     tried = [
         (entry, draft.changed[entry.pod.uid])
@@ -45,7 +44,7 @@ def _find_refused_changes(
 ) -> dict[str, tuple[str, str]]:
     """Return the reason and the message of each refused change, by the pod's UID.
 
-    A pod whose change is refused keeps its units. The changes of pods that would have taken over these units are then refused, too.
+    A pod whose change is refused keeps its units. If another changed pod would take over one of these units, that change is refused, too.
     """
     refused: dict[str, tuple[str, str]] = {}
     while True:
@@ -62,9 +61,9 @@ def _find_refused_units(
     changed: Mapping[str, Manifest],
     staying: frozenset[str],
 ) -> dict[str, tuple[str, str]]:
-    """Return the refused changes that need a unit which another pod keeps.
+    """Return the changes that are refused because another pod keeps a unit that they need.
 
-    Pods may exchange units by simultaneous changes. Only the final assignment counts, in which only one pod may pin a unit.
+    Pods may exchange units by simultaneous changes. What counts is that in the end, each unit is pinned by one pod only.
     """
     refused: dict[str, tuple[str, str]] = {}
     moving = [(entry, manifest) for entry, manifest in tried if entry.pod.uid not in staying]
@@ -89,7 +88,9 @@ def _find_refused_units(
 
 
 def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> frozenset[UnitKey]:
-    """Return the units that a pod will pin. For an ending pod, these are the units of the changed manifest."""
+    """Return the units that a pod will pin after all changes. For a pod that is being ended, these are the units in its changed
+    manifest.
+    """
     if entry.deleting_since_ms is None:
         return entry.unit_keys
     successor = None if entry.is_released else changed.get(entry.pod.uid)
@@ -97,7 +98,7 @@ def _list_lasting_units(entry: PodEntry, changed: Mapping[str, Manifest]) -> fro
 
 
 class _Occupancy(Struct, frozen=True):
-    """Allocations of a node, and the pods to which they belong."""
+    """Promises of a node with the pods that hold them, as the basis of a trial decision."""
 
     promises: Promises
     pods: tuple[Pod, ...]
@@ -107,7 +108,7 @@ class _Occupancy(Struct, frozen=True):
 def _find_refused_amounts(
     state: NodeState, tried: Iterable[tuple[PodEntry, Manifest]], changed: Mapping[str, Manifest], world: World
 ) -> dict[str, tuple[str, str]]:
-    """Return the refused changes whose requests the node can't grant."""
+    """Return the changes that are refused because the node has too little of a resource."""
     pods = state.holding_pods()
     now = then = _Occupancy(state.promises, pods, usage_of(pods, pod_level_resources=world.pod_level_resources))
     for entry in state.entries:
@@ -126,7 +127,7 @@ def _find_refused_amounts(
 
 
 def _replace_pod(before: _Occupancy, new: Pod, world: World) -> _Occupancy | Insufficient | Rejected:
-    """Replace the pods that have the name or UID of a new pod. Return the resulting occupancy, or the refusal."""
+    """Replace, as a trial, the pods that have the name or UID of a new pod. Return the result, or the refusal of the new pod."""
     managers, gate = world.managers, world.pod_level_resources
     promises, usage = before.promises, before.usage
     left = tuple(pod for pod in before.pods if pod.uid != new.uid and pod.full_name != new.full_name)

@@ -1,4 +1,4 @@
-"""Decision on one pod in a turn. The decision avoids CPUs with processes of unknown origin, if possible."""
+"""Decision on one pod in a turn. If possible, the decision avoids CPUs on which processes without a known pod run."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -21,11 +21,13 @@ from nodeagent.core.turn.adoption import find_populated_pods
 from nodeagent.core.turn.world import World
 
 Decide = Callable[[Managers, Promises, Pod, CpuSet], Admitted | Rejected]
-"""Function that decides on one pod, such as `admit_off_orphans`."""
+"""Function that decides on one pod. Its arguments are the managers, the promises, the pod and the CPUs of orphaned processes."""
 
 
 def admit_off_orphans(managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-    """Try to admit a pod without the CPUs of orphaned processes. If that fails, decide with these CPUs included."""
+    """Try to admit a pod without the CPUs of orphaned processes, because the pod would have to wait until the processes have left. If that
+    fails, decide with these CPUs.
+    """
     taken = default_set(promises) & orphans
     if taken:
         decision = admit(managers, with_default_set(promises, default_set(promises) - taken), pod)
@@ -44,7 +46,7 @@ def _add_shared_cpus(promises: Promises, cpus: CpuSet) -> Promises:
 def decide_pod(
     state: NodeState, pod: Pod, usage: Usage, orphans: CpuSet, world: World, decide: Decide
 ) -> Admitted | Rejected | Insufficient:
-    """Decide on a pod. The node's allocatable resources are checked first, and then the managers decide."""
+    """Decide on a pod. First its requests are checked against the node's allocatable amounts, then the resource managers decide."""
     if world.config.check_allocatable:
         managers = world.managers.with_amounts(world.allocatable, state.promises)
         shortage = insufficient(pod, usage, managers, pod_level_resources=world.pod_level_resources)
@@ -54,7 +56,7 @@ def decide_pod(
 
 
 def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises | NotResized:
-    """Resize a running pod. Return the new promises, or the reason why the pod stays unchanged."""
+    """Resize a running pod. Return the new promises, or the reason why the pod isn't resized."""
     return resized(
         world.managers,
         state.promises,
@@ -67,7 +69,7 @@ def resize_pod(state: NodeState, old: Pod, new: Pod, world: World) -> Promises |
 
 
 def find_room(state: NodeState, world: World) -> Room:
-    """Return the room (the available resources) for a decision at present."""
+    """Return the resources that are available to pods now (see `Room`)."""
     return Room(
         topology=world.managers.topology,
         config=world.config,
@@ -86,8 +88,8 @@ def find_room(state: NodeState, world: World) -> Room:
 
 
 def find_orphan_cpus(state: NodeState, world: World) -> CpuSet:
-    """Return the CPUs of processes that belong to no pod, or to a pod that is unknown now. A pod that gets such CPUs waits until the
-    processes have left.
+    """Return the CPUs of processes in cgroups that belong to no known pod. A pod that gets such CPUs can't start before these processes
+    have left.
     """
     active = [entry for entry in state.entries if entry.is_active]
     of_known = [entry.cgroup_paths for entry in active if entry.is_pooled]

@@ -1,4 +1,6 @@
-"""Draft of a turn. Each stage takes a draft and returns the next draft, which is the only means by which stages communicate."""
+"""Draft of a turn: the state and events so far. Each stage takes the draft and returns the next one, and stages exchange data in no other
+way.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,39 +19,41 @@ from nodeagent.core.turn.world import EventKind, RequestKey, SeenRoom, TurnEvent
 
 
 class Draft(Struct, frozen=True):
-    """A turn in progress."""
+    """Turn in progress."""
 
     state: NodeState
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     manifests: Mapping[str, Manifest] = {}
-    """Effective manifests, by namespace/name of their pods."""
+    """Manifests in effect, by `namespace/name` of the pod."""
     changed: Mapping[str, Manifest] = {}
-    """Changed manifests, by UID of the pod. A stage that applies a change removes the manifest from this mapping."""
+    """Manifests that differ from their running pods, by the pod's UID. The resize stage removes the manifests that it has applied or
+    refused.
+    """
     new: tuple[Manifest, ...] = ()
-    """Manifests of new pods that still need a decision."""
+    """Manifests of pods without an entry, on which this turn still has to decide."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with the reason. The state doesn't contain these reasons."""
+    """Pods whose decision waits for an answer of a device plugin. Each entry has the reason. The state doesn't contain these entries."""
     seen_room: SeenRoom = {}
-    """Room at earlier decisions and at this turn's decisions."""
+    """Room at the last decision on each unmet request, in earlier turns and in this one."""
     is_unfinished: bool = False
-    """Whether another turn should follow at once, to make decisions that this turn couldn't make."""
+    """Whether another turn should follow at once, for decisions that this turn couldn't make."""
 
     def plus(self, state: NodeState, *events: TurnEvent, deltas: tuple[MetricDelta, ...] = ()) -> "Draft":
-        """Return the draft with another state, and with additional events and changes of metrics."""
+        """Return the draft with another state, and with additional events and metric changes."""
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, entry: PodEntry) -> "Draft":
-        """Return the draft in which the decision on a pod is left to a later turn."""
+        """Return the draft with the note that the decision on this pod is left to a later turn."""
         return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:
-        """Tell whether a new decision is to be made on an unmet request of a pod."""
+        """Return whether the agent should decide again on an unmet request of this kind."""
         now = find_room(self.state, world)
         return any(one.key.kind is kind and one.is_due(self.seen_room, now) for one in list_unmet(entry, world))
 
     def having_refused(self, entry: PodEntry, kind: RequestKind, world: World) -> "Draft":
-        """Record the room at a refusal. The request becomes due again only when there is more room."""
+        """Record the room at a refusal, if the request can become due by more room."""
         if all(one.key.kind is not kind for one in list_unmet(entry, world)):
             return self
         return self.with_seen_room(RequestKey(entry.pod.uid, kind), world)
@@ -59,7 +63,9 @@ class Draft(Struct, frozen=True):
         return replace(self, seen_room={**self.seen_room, key: find_room(self.state, world)})
 
     def with_ending(self, entry: PodEntry, world: World) -> "Draft":
-        """Begin to end a pod. The event has the number of OOM kills among processes that the launcher didn't start, such as a job's."""
+        """Begin to end a pod. If the launcher hasn't started its processes, as in a job, the event tells how many of them the OOM killer
+        has killed.
+        """
         ending = replace(entry, deleting_since_ms=world.now_ms)
         ending = lifecycle.advance(ending, world.runs or {}, world.observed, world.now_ms, world.asked_to_end)
         seen = [world.observed.get(entry.container_path(c.name)) for c in entry.pod.containers if not c.is_launched]
@@ -69,7 +75,7 @@ class Draft(Struct, frozen=True):
         return self.plus(self.state.with_entry(ending), event)
 
     def without(self, entry: PodEntry, world: World, kind: EventKind = EventKind.POD_REMOVED) -> "Draft":
-        """Remove an ended pod and release its holdings. `kind` is the kind of the resulting event."""
+        """Remove an ended pod from the state and release its allocation. `kind` is the kind of event that reports this."""
         promises, deltas = remove_pod(world.managers, self.state.promises, entry.pod.uid)
         state = replace(self.state.without(entry.pod.uid), promises=promises)
         return self.plus(state, TurnEvent(kind, entry.pod, entry.origin), deltas=deltas)
@@ -82,14 +88,14 @@ class Draft(Struct, frozen=True):
         return self.plus(state, event, deltas=decision.deltas)
 
     def with_refused_change(self, entry: PodEntry, manifest: Manifest, refusal: Waiting) -> "Draft":
-        """Record the refusal of a changed manifest. The pod keeps running unchanged."""
+        """Record the refusal of a changed manifest. The pod itself keeps running unchanged."""
         stays = replace(entry, origin=manifest.origin, refused_change=RefusedChange(manifest.pod, refusal))
         event = make_refusal_event(stays, refusal, kind=EventKind.CHANGE_REFUSED)
         return self.plus(self.state.with_entry(stays), *make_note_events(manifest), event)
 
 
 def record_refusal(state: NodeState, entry: PodEntry, refusal: Waiting) -> NodeState:
-    """Record that a pod was refused. This entry replaces any earlier decision on the pod."""
+    """Record the refusal of a pod. Its entry replaces any earlier entry of the same pod."""
     others = state.without(entry.pod.uid).entries
     return replace(state, entries=(*others, replace(entry, refusal=refusal, containers=())))
 
@@ -106,13 +112,13 @@ def make_refusal_event(
 
 
 def make_note_events(manifest: Manifest) -> Iterator[TurnEvent]:
-    """Return an event for each probable mistake in a manifest."""
+    """Yield an event for each probable mistake in a manifest."""
     for note in manifest.notes:
         yield TurnEvent(EventKind.MANIFEST_NOTE, manifest.pod, manifest.origin, None, (("problem", note),))
 
 
 def is_to_try(draft: Draft, entry: PodEntry, changed: Manifest, world: World) -> bool:
-    """Tell whether this turn should decide on a pod's changed manifest."""
+    """Return whether this turn should decide on a pod's changed manifest."""
     if not entry.is_active or entry.deleting_since_ms is not None or entry.pod == changed.pod:
         return False
     known = entry.refused_change

@@ -1,4 +1,4 @@
-"""Due requests. An unmet request is due if there is more room now than at its last saved decision, and for no other reason."""
+"""Choice of the unmet requests on which the agent decides again: those for which there is more room than at their last saved decision."""
 
 from collections.abc import Iterator
 
@@ -13,15 +13,15 @@ from nodeagent.core.turn.world import RequestKey, SeenRoom, Turn, World
 
 
 class UnmetRequest(Struct, frozen=True):
-    """An unmet request that is tried again when there is more room."""
+    """Unmet request on which the agent decides again when there is more room."""
 
     key: RequestKey
     retries: tuple[Retry, ...]
     devices: frozenset[str] = frozenset()
-    """Names of the requested extended resources."""
+    """Names of the extended resources that the pod requests."""
 
     def is_due(self, seen: SeenRoom, now: Room) -> bool:
-        """Tell whether so much more room is available that the request should be tried again."""
+        """Return whether there is more room now than at the last decision, so that a new decision may have another result."""
         before = seen.get(self.key, NO_ROOM)
         return (Retry.ROOM in self.retries and now.has_more_than(before)) or (
             Retry.RESOURCE in self.retries and now.has_new_devices(before, self.devices)
@@ -29,7 +29,9 @@ class UnmetRequest(Struct, frozen=True):
 
 
 def list_unmet(entry: PodEntry, world: World) -> Iterator[UnmetRequest]:
-    """Return a pod's unmet requests that are tried again when there is more room. The requests of a runtime's containers are left out."""
+    """Yield a pod's unmet requests on which the agent decides again when there is more room. Requests of a container runtime are
+    left out.
+    """
     for kind, _ in () if entry.is_requested_per_container else entry.waiting:
         retries = entry.list_retries(kind, for_room=world.config.retries_for_room)
         if Retry.ROOM in retries or Retry.RESOURCE in retries:
@@ -47,20 +49,20 @@ def _list_all_unmet(state: NodeState, world: World) -> list[UnmetRequest]:
 
 
 def list_due(state: NodeState, seen: SeenRoom, world: World) -> list[RequestKey]:
-    """Return the unmet requests on which a new decision is due now."""
+    """Return the keys of the unmet requests on which the agent should decide in this turn."""
     unmet = _list_all_unmet(state, world)
     now = find_room(state, world) if unmet else NO_ROOM
     return [one.key for one in unmet if one.is_due(seen, now)]
 
 
 def note_room(turn: Turn, before: NodeState, world: World) -> Turn:
-    """Record the present room as the last seen room of all unmet requests that aren't due. If some requests are due, and the turn released
-    resources after its decisions on unmet requests, let the next turn follow at once.
+    """Record the present room for all unmet requests that aren't due. If requests are due because the turn released resources after it had
+    decided on them, let another turn follow at once.
 
     Args:
-        turn: the turn so far.
-        before: the state at which the turn began to decide on unmet requests.
-        world: the observations.
+        turn: the result of the turn so far.
+        before: the state before the turn's decisions on unmet requests.
+        world: the observations of the turn.
     """
     unmet = _list_all_unmet(turn.state, world)
     now = find_room(turn.state, world) if unmet else NO_ROOM

@@ -1,4 +1,4 @@
-"""Stage: begin to end the pods without a manifest, and the pods that a user wants to end."""
+"""Stage: begin to end the pods whose manifests were removed, and the pods that a user wants to end."""
 
 from msgspec.structs import replace
 
@@ -9,7 +9,9 @@ from nodeagent.core.turn.world import EventKind, RequestKey, TurnEvent, World
 
 
 def end_pods(draft: Draft, world: World) -> Draft:
-    """Begin to end the pods without a manifest, and the pods that a user wants to end. Refused and finished pods are removed at once."""
+    """Begin to end the pods whose manifests were removed, and the pods that a user wants to end. Refused and finished pods have no
+    processes, so they are removed from the state at once.
+    """
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is not None or (entry.is_active and entry.pod.uid in draft.changed):
             continue
@@ -36,8 +38,8 @@ def end_pods(draft: Draft, world: World) -> Draft:
 
 
 def _is_new_again(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether a retried pod is decided on like a new pod. This is so if its manifest has changed, or if it may have to wait for an
-    ending pod's units.
+    """Return whether a refused pod that a user wants to retry is removed and then decided like a new pod. This is so if its manifest has
+    changed, or if it pins units for which it may have to wait.
     """
     manifest = draft.manifests.get(entry.pod.full_name) if entry.pod.uid in world.retried else None
     return manifest is not None and (bool(entry.pod.units) or manifest.pod != entry.pod)

@@ -1,5 +1,5 @@
-"""Expected starts of waiting jobs. A start is the latest possible one, because every running job and every reservation is assumed to use
-all its time.
+"""Forecast of when waiting jobs start. Each predicted start is the latest possible one, because all running jobs and reservations are
+assumed to use all their time.
 """
 
 from bisect import insort
@@ -17,45 +17,45 @@ from nodeagent.core.model.pod import Pod
 class QueuedJob(Struct, frozen=True):
     pod: Pod
     max_ms: int
-    """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
+    """Time limit of the job, from its start, in milliseconds. 0 means that there is no limit."""
 
 
 class ReservedTime(Struct, frozen=True):
-    """A reservation whose times are on the plan's time scale."""
+    """Reservation whose times are in the time of the forecast (milliseconds since boot)."""
 
     pod: Pod
-    """Pod with the reserved amounts."""
+    """Pod that requests the reserved amounts, for trial decisions."""
     from_ms: int
     until_ms: int
     inside: frozenset[str] = frozenset()
-    """UIDs of the running jobs in the reservation. The amounts of these jobs are part of the reserved amounts."""
+    """UIDs of the running jobs that use the reservation. Their amounts are a part of the reserved amounts."""
 
 
 class Blocked(Struct, frozen=True):
-    """Obstacle to a job's start at a certain time of the plan."""
+    """Reason why a job can't start at a certain time of the forecast."""
 
     reservation: str | None
-    """UID of the reservation that needs the same room. None means that there would be too little room even without reservations."""
+    """UID of a reservation that needs the resources. None means that there is too little room even without reservations."""
 
 
 class JobPlan(Struct, frozen=True):
-    """The node at one point of the forecast, with the events that are expected after this point, such as ends of jobs."""
+    """Forecast at one point in time: the node, and the events that are expected afterwards, such as ends of jobs."""
 
     node: WhatIf
     at_ms: int
     release_ms: int
-    """Longest time, in milliseconds, from the end of a job's time to the release of its resources."""
+    """Longest time, in milliseconds, from the end of a job's time limit to the release of its resources."""
     ends: tuple[tuple[int, str], ...]
-    """Expected later releases of the resources of jobs and reservations, as (time, UID), sorted by time."""
+    """Expected releases of resources by jobs and reservations, as (time, UID), sorted by time."""
     reserved: tuple[ReservedTime, ...]
-    """All reservations, sorted by begin."""
+    """All reservations that haven't ended, sorted by begin."""
     coming: tuple[ReservedTime, ...]
-    """Reservations that haven't begun yet, sorted by begin."""
+    """Reservations that haven't begun at this point, sorted by begin."""
     unmet: frozenset[str] = frozenset()
-    """UIDs of the reservations for which room was missing when they began. No job starts before these reservations end."""
+    """UIDs of the reservations that have begun without enough room. No job may start before they end."""
     trials: list[int] = field(default_factory=list)
-    """Number of trial decisions that are left. All plans derived from this plan share it. A negative number means that a trial was
-    skipped, and counted as a refusal.
+    """Number of trial decisions that are left, in a list of one element that all plans derived from this one share. A negative number means
+    that a decision was skipped and counted as a refusal.
     """
 
     @classmethod
@@ -68,13 +68,13 @@ class JobPlan(Struct, frozen=True):
         reserved: Sequence[ReservedTime] = (),
         most_trials: int = 10_000,
     ) -> "JobPlan":
-        """Create the plan for the present time.
+        """Create the forecast for the present time.
 
         Args:
             node: the node with its pods.
-            ends_at_ms: the latest end of each running job with a time limit, by UID.
-            now_ms: the present time. All times are in milliseconds.
-            release_ms: the longest time from the end of a job's time to the release of its resources.
+            ends_at_ms: the latest end of each running job that has a time limit, by UID.
+            now_ms: the present time. All times are in milliseconds since boot.
+            release_ms: the longest time from the end of a job's time limit to the release of its resources.
             reserved: the reservations that haven't ended.
             most_trials: the maximum number of trial decisions.
         """
@@ -86,13 +86,15 @@ class JobPlan(Struct, frozen=True):
         return plan
 
     def judge(self, pod: Pod) -> Admitted | None:
-        """Decide on one more pod. None means that there is too little room for the pod."""
+        """Decide on one more pod, as a trial. None means that the pod isn't admitted."""
         self.trials[0] -= 1
         decision = self.node.judge(pod) if self.trials[0] >= 0 else None
         return decision if isinstance(decision, Admitted) else None
 
     def go_on(self) -> "JobPlan | None":
-        """Return the plan after the next event, which is a release or the begin of a reservation. None means that no event is left."""
+        """Return the forecast after the next event, which is a release of resources or the begin of a reservation. None means that no
+        further event is expected.
+        """
         if self.coming and (not self.ends or self.coming[0].from_ms < self.ends[0][0]):
             return self._begin_next()
         if not self.ends:
@@ -115,7 +117,7 @@ class JobPlan(Struct, frozen=True):
         return replace(without, node=without.node.after(one.pod, decision), ends=tuple(ends))
 
     def starting(self, job: QueuedJob) -> "JobPlan | Blocked":
-        """Return the plan after a start of the job at the plan's time, or the reason why the job can't start then."""
+        """Return the forecast after a start of the job at `at_ms`, or the reason why the job can't start then."""
         decision = self.judge(job.pod)
         if decision is None or self.unmet:
             return Blocked(None if decision is None else min(self.unmet))
@@ -128,8 +130,8 @@ class JobPlan(Struct, frozen=True):
         return started if unmet is None else Blocked(unmet[0].pod.uid)
 
     def list_unmet(self, until_ms: int | None = None) -> "Iterator[tuple[ReservedTime, WhatIf]]":
-        """Yield each reservation that begins before `until_ms` and lacks room, with the node at its begin. If `until_ms` is None, all
-        reservations are examined.
+        """Yield each reservation that lacks room at its begin, with the node at that time. Only reservations that begin before `until_ms`
+        are examined, or all of them if it is None.
         """
         for one in self.reserved:
             if one.pod.uid in self.unmet:
@@ -144,19 +146,21 @@ class JobPlan(Struct, frozen=True):
 
 class Expected(NamedTuple):
     starts: tuple[int | None, ...]
-    """Start of each waiting job. None means that the start is unknown. Either pods without a time limit hold resources needed by this or
-    an earlier job, or too many decisions would be needed.
+    """Latest start of each waiting job, in milliseconds since boot. None means that the start is unknown. Either pods without a time limit
+    hold resources that this or an earlier job needs, or too many trial decisions would be needed.
     """
     last: WhatIf
-    """Node at the last start. If a start is unknown, this is the node after the end of all jobs and reservations that have an end."""
+    """Node after the last known start. If some start is unknown, it is the node after all jobs and reservations with a known end have
+    ended.
+    """
     has_given_up: bool
-    """Whether the prediction was given up, because it would need too many decisions."""
+    """Whether the forecast was stopped because it needed too many trial decisions."""
 
 
 def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
-    """Predict the starts of the waiting jobs, by trial decisions like the agent's.
+    """Predict the starts of the waiting jobs by trial decisions with the agent's rules.
 
-    The jobs start in the order of the queue. A job may start earlier than predicted, because other jobs may end earlier.
+    The jobs start in the order of the queue. The real start may be earlier, because running jobs may end before their time limits.
     """
     starts: list[int | None] = []
     for job in queue:
@@ -173,15 +177,15 @@ def expect_starts(plan: JobPlan, queue: Sequence[QueuedJob]) -> Expected:
 
 
 def find_in_the_way(node: WhatIf, pod: Pod, candidates: Iterable[str]) -> tuple[str, ...] | None:
-    """Return the pods that together prevent the admission of a pod. The pod fits as soon as all of them have ended, but not before.
+    """Return a group of pods whose end lets another pod be admitted. If any one of them stays, the pod isn't admitted.
 
     Args:
-        node: the node with all pods.
+        node: the node with all its pods.
         pod: the pod that isn't admitted.
-        candidates: the UIDs to choose from. If there is a choice, the first ones are chosen.
+        candidates: the UIDs of the pods that may be in the group. Earlier ones are preferred.
 
     Returns:
-        The UIDs in the order of the candidates. None means that the pod wouldn't fit even without the candidates.
+        The UIDs, in the order of the candidates. None means that the pod isn't admitted even if all candidates end.
     """
     left = tuple(dict.fromkeys(candidates))
     if not isinstance(node.without(frozenset(left)).judge(pod), Admitted):

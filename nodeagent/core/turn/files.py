@@ -1,4 +1,4 @@
-"""Stage: match pods with manifests, and sort the manifests into effective, changed and new ones (D7)."""
+"""Stage: match known pods with manifests, and determine which manifests are in effect, changed or new (D7)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,9 +11,10 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def follow_files(draft: Draft, world: World) -> Draft:
-    """Find the manifest of each pod, and record the manifest's current file.
+    """Find each pod's manifest, and record in which file it is now.
 
-    A pod's manifest, or its refused change, may have moved to another file. The pod keeps running while its file can't be parsed.
+    The manifest of a pod, or of its refused change, may have moved to another file. While a pod's file can't be parsed, the pod keeps
+    running.
     """
     manifests, duplicates = find_effective(list_manifests(world.sources), draft.state.own_entries())
     for manifest, first in duplicates:
@@ -41,7 +42,7 @@ def follow_files(draft: Draft, world: World) -> Draft:
 def _pair_with_manifests(
     entries: Sequence[PodEntry], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[PodEntry, Manifest]]:
-    """Return each pod with its effective manifest, found by name or else by UID."""
+    """Yield each pod with its manifest in effect. The manifest is found by the pod's name or, if there is none, by its UID."""
     is_missing = any(entry.pod.full_name not in manifests for entry in entries)
     by_uid = {manifest.pod.uid: manifest for manifest in manifests.values()} if is_missing else {}
     for entry in entries:
@@ -51,7 +52,7 @@ def _pair_with_manifests(
 
 
 def find_new(draft: Draft, world: World) -> Draft:
-    """Find the manifests whose pods have no entry. A manifest is left out while an ending pod pins one of its units."""
+    """Find the manifests whose pods are not known yet. A manifest waits while a pod that is being ended pins one of its units."""
     candidates = [manifest for manifest in draft.manifests.values() if manifest.pod.uid not in world.quiet]
     if not candidates:
         return draft

@@ -1,4 +1,6 @@
-"""Stages for pods that pin units (D30). They record the units' settings, and release a pod's holdings while all its units are inactive."""
+"""Stages for pods that pin systemd units (D30). They record the units' original settings, and release a pod's allocation while its units
+are inactive.
+"""
 
 from msgspec.structs import replace
 
@@ -21,10 +23,10 @@ def _list_pinning_entries(state: NodeState, world: World) -> list[PodEntry]:
 
 
 def note_settings(draft: Draft, world: World) -> Draft:
-    """Record the settings of each unit when it is first observed. They are restored once the unit is no longer pinned.
+    """Record the settings of each pinned unit when it is first observed. They are restored once no pod pins the unit any more.
 
-    After a boot, the settings are recorded again. systemd has then forgotten the agent's changes, including the changes for
-    `hostIsolation`.
+    After a reboot, the settings are recorded once more, because systemd has dropped all changes that the agent had made at run time,
+    including those for `hostIsolation`.
     """
     state = draft.state
     if state.units_boot_id and world.boot_id not in {"", state.units_boot_id}:
@@ -42,7 +44,9 @@ def note_settings(draft: Draft, world: World) -> Draft:
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release the holdings of pods whose units are all inactive. The pods keep their entries. Their units may use only the shared pool."""
+    """Release the allocations of pods whose units are all inactive. The pods become idle but keep their entries. If a unit is started
+    before the allocation is renewed, it runs in the shared pool.
+    """
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):
             continue
@@ -54,9 +58,10 @@ def rest(draft: Draft, world: World) -> Draft:
 
 
 def resume(draft: Draft, world: World, decide: Decide) -> Draft:
-    """Decide on idle pods that have an active unit again. This stage precedes the decisions on new pods.
+    """Decide on idle pods one of whose units is active again. This stage comes before the decisions on new pods.
 
-    If resources are missing, the unit runs in the shared pool until there is more room. Each new refusal is reported.
+    If a pod is refused for lack of resources, its units run in the shared pool until there is more room. The refusal is reported once, and
+    again only if its reason changes.
     """
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle is None or not lifecycle.is_to_resume(entry, world.observed, world.inactive_units):

@@ -1,8 +1,9 @@
-"""Starts, restarts, stops and ends of containers, as functions from a pod's entry and the observations to the next entry.
+"""Lifecycle of a pod's containers (start, restart, stop, end), as functions from the pod's entry and the observations to the next entry.
 
-As in kubelet, init containers run one by one to completion, and sidecars start in order and keep running. At last, all app containers
-start together. Restarts have a back-off. To stop a container, the agent sends SIGTERM, waits for the grace period, and kills the whole
-cgroup. App containers stop before sidecars. This module doesn't access the launcher, and doesn't depend on promises.
+As in kubelet, init containers run one after the other to completion, and sidecars start in order and keep running. When all of them have
+been started, the app containers start together. Restarts are delayed by a back-off. To stop a container, the agent sends SIGTERM, waits for
+the grace period, and then kills the whole cgroup. App containers stop before sidecars. This module doesn't access the launcher, and doesn't
+depend on promises.
 """
 
 from collections.abc import Mapping, Set as AbstractSet
@@ -16,34 +17,34 @@ from nodeagent.core.model.state import ContainerStatus, Exit, Phase, PodEntry, r
 
 BACKOFF_FIRST_MS = 10_000
 BACKOFF_MAX_MS = 300_000
-"""Longest wait before a restart, as in kubelet (MaxContainerBackOff). A container that ran for more than twice this time restarts
-without a wait.
+"""Longest delay of a restart, as in kubelet (MaxContainerBackOff). A container that ran for more than twice this time is restarted without
+delay.
 """
 _LAST_BACKOFF_STEP = 6
-"""Lowest back-off step that has the longest wait."""
+"""Smallest back-off step whose delay is the longest one."""
 MIN_GRACE_MS = 2_000
-"""Shortest grace period, as in kubelet (minimumGracePeriodInSeconds). Even if the pod's grace period is shorter or over, a container
-gets this time.
+"""Shortest grace period, as in kubelet (minimumGracePeriodInSeconds). A container gets at least this time, even if the pod's grace period
+is shorter or has already passed.
 """
 
 
 class Run(Struct, frozen=True):
-    """One start of a container, as known to the launcher."""
+    """One start of a container's command, as reported by the launcher."""
 
     id: str
     started_at_ms: int
     pid: int | None = None
     exit: Exit | None = None
     start_ticks: int | None = None
-    """Start time of the process in the kernel's clock ticks. PID and start time together identify the process."""
+    """Start time of the process in clock ticks since boot. PID and start time together identify a process, because PIDs are reused."""
 
 
 Runs = Mapping[str, Run]
-"""Runs by ID. Runs that the launcher doesn't know are missing."""
+"""Runs by ID. Only runs that the launcher lists are included."""
 
 
 def observe(entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int) -> PodEntry:
-    """Record the starts and ends of those containers whose start was decided on."""
+    """Record which of a pod's containers have started or ended. Containers that the agent hasn't decided to start are skipped."""
     for status in entry.containers:
         if status.is_started:
             entry = entry.with_status(
@@ -74,15 +75,15 @@ def _observe_container(
 def advance(
     entry: PodEntry, runs: Runs, observed: ObservedCgroups, now_ms: int, asked_to_end: frozenset[str]
 ) -> PodEntry:
-    """Decide on the next starts and stops of an admitted pod's containers. The processes of pinned units aren't affected, because another
-    program starts and ends them.
+    """Decide which of an admitted pod's containers to start or stop next. A pod that pins units is returned unchanged, because systemd
+    starts and stops its processes.
 
     Args:
         entry: the pod's entry.
-        runs: the launcher's runs.
-        observed: the current cgroups.
-        now_ms: wall clock.
-        asked_to_end: IDs of the runs to which the agent has tried to send SIGTERM.
+        runs: the runs that the launcher lists.
+        observed: the observed cgroups.
+        now_ms: the wall-clock time.
+        asked_to_end: the IDs of the runs that the agent has tried to end by SIGTERM.
     """
     if entry.pins_units:
         return entry
@@ -100,14 +101,16 @@ def advance(
 
 
 def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether none of the pod's processes is left, neither in its cgroups (D11) nor elsewhere. A pinned unit counts as gone once
-    its settings are restored.
+    """Return whether all of the pod's processes have ended, in its cgroups (D11) and elsewhere. A pinned unit instead counts as gone once
+    its original settings are restored.
     """
     return all(not _is_alive(entry, status, runs, observed) for status in entry.containers)
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Tell whether the pod waits for a change that doesn't trigger a turn, that is, for an empty cgroup or an observed start."""
+    """Return whether the pod waits for a change that starts no turn, such as a cgroup that becomes empty. The next turn must then examine
+    the pod in any case.
+    """
     if not entry.is_active:
         return False
     if entry.pins_units:
@@ -123,8 +126,8 @@ def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool
 
 
 def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
-    """Return the next time at which something changes for the pod without an event. Past times don't count, because the pod then waits
-    for an event, or for another observation.
+    """Return the next time at which the pod needs a turn even if no event occurs. Past times are ignored, because the pod then waits for an
+    event or another observation. None means that there is no such time.
     """
     if not entry.is_active:
         return None
@@ -138,8 +141,8 @@ def wake_at_ms(entry: PodEntry, now_ms: int) -> int | None:
 
 
 def next_start_at_ms(entry: PodEntry, container: Container, status: ContainerStatus) -> int | None:
-    """Return the earliest time of a container's next start. A past time means that the container only waits for other containers. None
-    means that no start is planned.
+    """Return the earliest time at which a container may start. A past time means that it waits only for other containers. None means that
+    it isn't to start.
     """
     if not entry.is_active or entry.deleting_since_ms is not None or not container.is_launched:
         return None
@@ -195,7 +198,7 @@ def _start_if_due(
 
 
 def _is_to_run(pod: Pod, container: Container, status: ContainerStatus) -> bool:
-    """Whether a container that isn't running should start, either for the first time or again."""
+    """Return whether a container that isn't running should be started, for the first time or after an exit."""
     if status.exit is None or status.is_to_restart:
         return True
     if container.kind is ContainerKind.SIDECAR:
@@ -233,14 +236,14 @@ def _have_apps_finished(entry: PodEntry) -> bool:
 
 
 def _has_init_failed(entry: PodEntry) -> bool:
-    """Whether an init container has failed for good, so that the pod's app containers will never run."""
+    """Return whether an init container has failed and isn't restarted, so that the pod's app containers will never run."""
     if entry.pod.restart_policy is not RestartPolicy.NEVER:
         return False
     return any(c.kind is ContainerKind.INIT and s.exit is not None and not s.exit.is_success for c, s in entry.pairs())
 
 
 def _find_outcome(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> Phase | None:
-    """Return SUCCEEDED or FAILED if none of the pod's containers runs or will run again. None means that the pod hasn't finished."""
+    """Return SUCCEEDED or FAILED if no container of the pod runs, and none will be started. None means that the pod hasn't finished."""
     if not (_has_init_failed(entry) or _have_apps_finished(entry)):
         return None
     # If a start was decided but not carried out, it doesn't count, because it will not happen any more.
@@ -260,11 +263,11 @@ def _stop_in_order(
     now_ms: int,
     asked_to_end: frozenset[str],
 ) -> PodEntry:
-    """Stop app and init containers first, and then the sidecars in reverse order (KEP-753).
+    """Stop app and init containers first, then the sidecars, one after the other in reverse order (KEP-753).
 
-    A process may have missed its SIGTERM, because the launcher or the agent wasn't running. Such a process still gets SIGTERM before it
-    is killed. In a deleted pod, the process gets the rest of the grace period, but at least MIN_GRACE_MS. In a finishing pod, the
-    process gets a whole grace period. SIGTERM is tried only once, so SIGKILL follows even if SIGTERM can't be sent.
+    SIGTERM may not have been sent before the time of the SIGKILL, because the launcher or the agent wasn't running. It is then sent first,
+    and the SIGKILL is put off: in a pod that is being deleted, until the end of the pod's grace period, but at least by MIN_GRACE_MS, and
+    in a pod that finishes, by a whole grace period. SIGTERM is tried only once, so the SIGKILL follows even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]
@@ -286,7 +289,7 @@ def _stop_in_order(
 
 
 def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry:
-    """Record the original settings of each unit when it is first observed."""
+    """Record the original settings of each pinned unit that is observed for the first time."""
     for status in entry.containers:
         cgroup = observed.get(entry.container_path(status.name))
         if status.unit_before is None and cgroup is not None:
@@ -296,7 +299,7 @@ def record_unit_settings(entry: PodEntry, observed: ObservedCgroups) -> PodEntry
 
 
 def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> PodEntry:
-    """Stop running containers, so that they restart with new amounts."""
+    """Begin to stop the named containers, so that they restart with the pod's new amounts."""
     stop_by_ms = now_ms + max(entry.pod.termination_grace_seconds * 1000, MIN_GRACE_MS)
     for container, status in entry.pairs():
         if container.name in names and container.is_launched and status.is_started and status.stop_by_ms is None:
@@ -305,14 +308,14 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
 
 
 def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
-    """Tell whether a pod should release its holdings, because none of its units is active or being started."""
+    """Return whether a pod should release its allocation, because it permits this and none of its units is active or being started."""
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= inactive_units
 
 
 def is_to_resume(entry: PodEntry, observed: ObservedCgroups, inactive_units: AbstractSet[str]) -> bool:
-    """Tell whether an idle pod needs its holdings again. While systemd doesn't answer, the states of its units are unknown, and the pod
-    stays idle.
+    """Return whether an idle pod needs an allocation, because one of its units is active. While systemd doesn't answer, the units' states
+    are unknown, and the pod stays idle.
     """
     cgroups = (
         (path, observed.get(path)) for path in (entry.container_path(status.name) for status in entry.containers)

@@ -1,5 +1,5 @@
-"""Stages after a loss of the state. They release the recorded holdings of ended pods, and adopt running pods before other pods can get
-the CPUs.
+"""Stages that matter only after a loss of the state. They release what ended pods held according to records, and adopt running pods before
+other pods can get their CPUs.
 """
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def release_lost(draft: Draft, world: World) -> Draft:
-    """Release the devices of lost pods whose processes have all ended."""
+    """Release the devices and claims of lost pods whose processes have all ended."""
     lost = draft.state.promises.unrecovered
     if not lost:
         return draft
@@ -36,10 +36,10 @@ def release_lost(draft: Draft, world: World) -> Draft:
 
 
 def adopt_running(draft: Draft, world: World) -> Draft:
-    """Adopt new pods that already have processes, before their CPUs are allocated to other pods. The manifests of such pods appeared only
-    after the state was lost.
+    """Adopt pods that have no entry but already have processes, before their CPUs are allocated to other pods. The state was lost, and the
+    manifests of these pods appeared only afterwards.
 
-    A pod waits while its cgroup has processes of containers that aren't in its manifest.
+    A pod waits while its cgroup contains processes of containers that aren't in its manifest.
     """
     entries = [
         find_place(new_entry(m, world.now_ms, pod_level_resources=world.pod_level_resources), world.observed)
@@ -78,7 +78,7 @@ def adopt_running(draft: Draft, world: World) -> Draft:
 
 
 def _has_pinned_units(entry: PodEntry, state: NodeState, world: World) -> bool:
-    """Whether all units of a pod still have the settings that were made for an earlier, now unknown pod."""
+    """Return whether all units of a pod still have settings that the agent made for an earlier pod, which is unknown now."""
     if not entry.pins_units or find_taken_unit(entry.unit_keys, state.unit_holders()) is not None:
         return False
     units = [world.observed.get(entry.container_path(status.name)) for status in entry.containers]

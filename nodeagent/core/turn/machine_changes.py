@@ -1,4 +1,6 @@
-"""Differences between a saved state and the same state on the current machine. In both, all pods keep their allocations."""
+"""Differences between the saved promises and the same promises on the present machine. The machine may have changed while the agent didn't
+run.
+"""
 
 from nodeagent.core.admission.managers import Managers
 from nodeagent.core.model.promises import Promises
@@ -6,8 +8,8 @@ from nodeagent.core.model.violations import MachineChange
 
 
 def list_machine_changes(managers: Managers, before: Promises, after: Promises) -> tuple[MachineChange, ...]:
-    """List each value of the machine that differs between two states, by resource. Also list each pod whose records differ, because records
-    of CPUs and memory that the machine lacks have been dropped.
+    """List the values of the machine that differ, such as its shared pool or memory. Also list the pods whose recorded CPUs or memory were
+    dropped, because the machine lacks them now.
     """
     changes = [
         change for resource in managers.providers.resources for change in resource.machine_changes(before, after)

@@ -1,4 +1,4 @@
-"""Stage: record the starts and ends of containers, as reported by the launcher and the cgroups."""
+"""Stage: record which containers have started and ended, as shown by the launcher and the cgroups."""
 
 from nodeagent.core.model.state import ContainerStatus
 from nodeagent.core.turn import lifecycle
@@ -7,7 +7,9 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def observe(draft: Draft, world: World) -> Draft:
-    """Record which containers have started and exited. Nothing is recorded while the launcher doesn't answer."""
+    """Record which containers have started and exited. Nothing is recorded while the launcher doesn't answer, because its runs are then
+    unknown.
+    """
     if world.runs is None:
         return draft
     for entry in world.awake(draft.state.entries):

@@ -1,4 +1,4 @@
-"""Pods of each source, and the choice between manifests with the same name or UID (D7)."""
+"""Pods from sources, and the choice between manifests with the same name or UID (D7)."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -22,23 +22,23 @@ from nodeagent.core.model.state import (
 
 
 class Manifest(Struct, frozen=True):
-    """A valid pod of a source, with its file and the notes on it."""
+    """Valid pod from a source, with the name of its file and with notes about it."""
 
     pod: Pod
     origin: Origin
     unused_fields: tuple[str, ...] = ()
-    """Fields that are set and that Kubernetes knows, but that have no effect here (D8)."""
+    """Fields that Kubernetes knows and the manifest sets, but that have no effect in nodeagent (D8)."""
     notes: tuple[str, ...] = ()
-    """Notes on probable mistakes in the manifest. They are logged at the decision on the pod."""
+    """Notes about probable mistakes in the manifest. They are logged when the agent decides on the pod."""
 
     @property
     def unit_keys(self) -> frozenset[UnitKey]:
-        """Return the units that the pod pins."""
+        """Return the keys of the systemd units that the pod pins."""
         return list_unit_keys(self.pod, self.origin)
 
 
 def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> PodEntry:
-    """Return a new entry for the pod of a manifest, as if it were admitted now."""
+    """Return the entry that the pod of a manifest gets if it is admitted now."""
     pod = manifest.pod
     qos = qos_class(pod, pod_level_resources=pod_level_resources)
     return PodEntry(
@@ -53,61 +53,65 @@ def new_entry(manifest: Manifest, now_ms: int, *, pod_level_resources: bool) -> 
 
 class ManifestProblem(Struct, frozen=True):
     source: str
-    """Name of the manifest's file, or of the directory."""
+    """Name of the invalid manifest file, or of the manifest directory."""
     text: str
 
 
 class JobTerms(Struct, frozen=True):
-    """Terms of a job. They are data about one pod that a source with a queue has in addition to the pod itself."""
+    """Conditions under which one job runs, as stated by the source of jobs in addition to the pod."""
 
     uid: str
     user: int
-    """User ID of the job's owner."""
+    """User ID of the process that requested the job."""
     max_ms: int = 0
     """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
     ends_at_ms: int = 0
-    """Latest end, in milliseconds since boot. 0 means that there is no limit, or that the pod hasn't started."""
+    """Latest end of the running job, in milliseconds since boot. 0 means that the job has no time limit or hasn't started."""
     is_queued: bool = False
-    """Whether the pod waits in the queue if there is too little room."""
+    """Whether the job waits in the queue until there is room, instead of being refused."""
     reservation: str = ""
-    """Name of the reservation in which the pod runs. Empty means that the pod belongs to no reservation."""
+    """Name of the reservation whose resources the job uses. Empty means that it uses none."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of the user."""
+    """Weight of the job's user. For the order in which jobs are examined for an early start, the CPUs of the user's running jobs are
+    divided by it.
+    """
 
 
 class PodSource(Struct, frozen=True):
-    """Current content of one source of pods."""
+    """Pods of one source, as read for a turn."""
 
     pods: tuple[Manifest, ...] = ()
-    """Pods in order. The manifest directory orders them by file name and by document within a file."""
+    """Pods of the source, in order. In the manifest directory, they are ordered by file name, then by position in the file."""
     unreadable: frozenset[str] = frozenset()
-    """Names of manifests that exist but can't be parsed now."""
+    """Names of manifest files that exist but can't be parsed now, so their pods are unknown."""
     misspelt: frozenset[str] = frozenset()
-    """Pods, as `namespace/name`, whose manifest exists but is now invalid."""
+    """Names, as `namespace/name`, of pods whose manifests exist but are invalid now."""
     problems: tuple[ManifestProblem, ...] = ()
     is_blind: bool = False
     """Whether the source can't be read at all."""
     is_partial: bool = False
-    """Whether the source kept changing while it was read, so that some of its pods may be missing."""
+    """Whether pods may be missing in `pods`, because the source kept changing while it was read."""
     name: str = MANIFEST_DIRECTORY
-    """Name of the source, as in the origins of its pods."""
+    """Name of the source, as in `Origin.source` of its pods."""
 
     terms: tuple[JobTerms, ...] = ()
-    """Terms of the pods in the order of the requests, if the source has a queue. Running pods may be among them."""
+    """Conditions for the source's jobs, running or waiting, in the order in which the jobs were requested. Empty for a source
+    without jobs.
+    """
 
     reservations: tuple[Reservation, ...] = ()
-    """Reservations for the source's pods."""
+    """Reservations that jobs of this source can use."""
 
     @property
     def queue(self) -> tuple[str, ...]:
-        """Return the UIDs of the pods that wait in the queue if there is too little room, in order."""
+        """Return the UIDs of the jobs that wait in the queue until there is room, in order."""
         return tuple(one.uid for one in self.terms if one.is_queued)
 
     def find_terms(self, uid: str) -> JobTerms | None:
         return next((one for one in self.terms if one.uid == uid), None)
 
     def hides_manifest_of(self, entry: PodEntry) -> bool:
-        """Whether this pod's manifest may exist in the source, but can't be read now."""
+        """Return whether a manifest of this pod may exist in the source although it couldn't be read."""
         return (
             self.is_blind
             or self.is_partial
@@ -117,13 +121,13 @@ class PodSource(Struct, frozen=True):
 
 
 def is_unclear(entry: PodEntry, sources: tuple[PodSource, ...]) -> bool:
-    """Tell whether a pod has to stay unchanged, because its source is absent, or because its manifest is unknown now."""
+    """Return whether a pod has to stay unchanged for now, because its source is absent or its manifest can't be read."""
     own = next((source for source in sources if source.name == entry.origin.source), None)
     return own is None or own.hides_manifest_of(entry)
 
 
 def is_wanted(entry: PodEntry, manifests: Mapping[str, Manifest], sources: tuple[PodSource, ...]) -> bool:
-    """Tell whether a pod is the same as its effective manifest's pod, or its manifest is unknown now."""
+    """Return whether a pod is to keep running: its effective manifest contains the same pod, or the manifest can't be read now."""
     manifest = manifests.get(entry.pod.full_name)
     if manifest is not None and (manifest.pod == entry.pod or manifest.origin == entry.origin):
         return manifest.pod == entry.pod
@@ -143,13 +147,13 @@ def needs_device_scan(
     *,
     gives: bool = False,
 ) -> bool:
-    """Tell whether this turn's decisions may need a scan of the machine's devices.
+    """Return whether this turn may decide on a pod that needs devices, so that the machine's devices must be scanned first.
 
     Args:
         manifests: all manifests.
         state: the state before the turn.
-        retried: UIDs of pods on which a new decision is requested.
-        gives: whether the node allocates devices. If it doesn't, only pods near devices and pods with claims need a scan.
+        retried: the UIDs of pods for which a user wants a new decision.
+        gives: whether the configuration lists devices to allocate. If it doesn't, only pods with claims or `near` annotations need a scan.
     """
 
     def needs(pod: Pod) -> bool:
@@ -170,8 +174,8 @@ def needs_device_scan(
 
 
 def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -> bool:
-    """Whether this turn may decide on the pod of a manifest. `entry` belongs to the known pod with the same name or UID. If it is None,
-    there is no such pod.
+    """Return whether this turn may decide on the pod of a manifest. `entry` is the entry of the known pod with the same name or UID. None
+    means that there is no such pod.
     """
     # an ending pod may be gone before the turn decides on new pods
     if entry is None or entry.deleting_since_ms is not None:
@@ -183,19 +187,19 @@ def _may_be_decided(pod: Pod, entry: PodEntry | None, retried: frozenset[str]) -
 
 
 def list_effective(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """Return the manifests that would be effective on a node without pods, in order."""
+    """Return the manifests that would be in effect on a node without pods, in order. Duplicates are left out."""
     return tuple(find_effective(manifests, ())[0].values())
 
 
 def find_effective(
     manifests: tuple[Manifest, ...], entries: tuple[PodEntry, ...]
 ) -> tuple[dict[str, Manifest], list[tuple[Manifest, Manifest]]]:
-    """Return the effective manifests by namespace/name. Also return each duplicate, with the effective manifest that has its name or UID
-    (D7).
+    """Choose the manifests that are in effect, by `namespace/name` of their pods. Also return each duplicate, with the manifest in effect
+    that has the same name or UID (D7).
 
-    A pod with an entry keeps its name and UID while a file has this pod or its refused change. This may be the pod's own file or another
-    file. Refused, finished and released pods keep them, too, because a copy of the file would otherwise restart an ended pod. If no pod
-    has an entry, the first file of the first source is effective.
+    The manifest of a known pod takes precedence: its own file first, then any other file with the same pod, then a file with its refused
+    change. This is also true for refused, finished and released pods, because a copy of the manifest would otherwise restart an ended pod.
+    For unknown pods, the first file of the first source is in effect.
     """
     counting = {manifest.pod.full_name: manifest for manifest in manifests}
     if len(counting) == len(manifests) == len({manifest.pod.uid for manifest in manifests}):

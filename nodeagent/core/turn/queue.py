@@ -1,5 +1,5 @@
-"""Queue of jobs, served in the order of arrival. A job may start before earlier jobs only if it delays none of them (D66), and takes
-nothing that a reservation needs (D69).
+"""Queue of waiting jobs, which start in the order of their requests. A job may start before jobs ahead of it only if it delays none of them
+(D66), and uses nothing that a reservation needs (D69).
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,26 +32,26 @@ from nodeagent.core.turn.pod_sources import JobTerms, Manifest, PodSource
 from nodeagent.core.turn.world import World
 
 RELEASE_MS = 12_000
-"""Longest time from a job's time limit to the release of its CPUs, in milliseconds. This is a job's grace period plus two turns."""
+"""Longest time from the end of a job's time limit to the release of its CPUs, in milliseconds: the grace period of a job plus two turns."""
 
 
 MOST_OVERTAKING = 2
-"""Maximum number of jobs per turn that are examined for an early start, that is, a start before earlier jobs."""
+"""Maximum number of jobs per turn that are examined for an early start, that is, a start before jobs ahead of them in the queue."""
 _MOST_BEFORE = 32
-"""Maximum number of waiting jobs that one job may overtake."""
+"""Maximum number of waiting jobs ahead of a job that may start early."""
 _MOST_TRIALS = 200
-"""Maximum number of trial decisions to predict the starts of one job and of the jobs before it."""
+"""Maximum number of trial decisions per forecast of a job's start and of the starts of jobs ahead of it."""
 
 
 def list_waiting(state: NodeState, source: PodSource, reservation: str = "") -> list[QueuedJob]:
-    """Return the jobs of a source that wait in its queue, in order. Each reservation has its own queue."""
+    """Return the jobs of a source that wait in the queue, in order. The jobs in a reservation have a queue of their own."""
     entries = {entry.pod.uid: entry for entry in state.entries if entry.is_queued} if source.terms else {}
     queued = ((one, entries.get(one.uid)) for one in source.terms if one.is_queued and one.reservation == reservation)
     return [QueuedJob(entry.pod, terms.max_ms) for terms, entry in queued if entry is not None]
 
 
 def find_ends(state: NodeState, terms: Iterable[JobTerms], boot_ms: int) -> dict[str, int]:
-    """Return the latest end of each running job with a time limit, by UID, in milliseconds since boot."""
+    """Return when each running job with a time limit ends at the latest, by UID, in milliseconds since boot."""
     known, ends = {one.uid: one for one in terms}, {}
     for entry in state.entries:
         one = known.get(entry.pod.uid)
@@ -65,11 +65,11 @@ def find_ends(state: NodeState, terms: Iterable[JobTerms], boot_ms: int) -> dict
 
 
 def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[ReservedTime, ...]:
-    """Return the reservations of a source, in milliseconds since boot.
+    """Return the reservations of a source, with their times in milliseconds since boot.
 
     Args:
-        state: the state with the jobs in these reservations.
-        source: the source.
+        state: the state, which contains the running jobs.
+        source: the source of jobs and reservations.
         lead_ms: wall-clock time minus the time since boot, in milliseconds.
     """
     return tuple(
@@ -84,15 +84,16 @@ def list_reserved(state: NodeState, source: PodSource, lead_ms: int) -> tuple[Re
 
 
 def _list_inside(state: NodeState, source: PodSource, reservation: str) -> list[PodEntry]:
-    """Return the running jobs in a reservation."""
+    """Return the running jobs that use a reservation."""
     uids = {terms.uid for terms in source.terms if terms.reservation == reservation}
     return [entry for entry in state.entries if entry.is_active and entry.pod.uid in uids]
 
 
 def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead_ms: int) -> dict[str, int | None]:
-    """Return the latest starts of the jobs that wait for their reservations, in milliseconds since boot, by UID.
+    """Return the latest start of each job that waits for its reservation, by UID, in milliseconds since boot.
 
-    A job starts when its reservation begins, if earlier jobs in the reservation leave enough room. None means that the start is unknown.
+    A job starts when its reservation begins, if the jobs ahead of it leave enough room in the reservation. None means that the start is
+    unknown.
     """
     starts: dict[str, int | None] = {}
     for own in source.reservations:
@@ -105,8 +106,8 @@ def expect_starts_inside(state: NodeState, source: PodSource, boot_ms: int, lead
 
 
 def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why a pod must wait for other pods of its source. None means that it needn't wait for them. A pod outside of the
-    queue comes after all pods in the queue.
+    """Return the reason why a pod must wait for jobs of its source that are ahead of it. None means that there are no such jobs. All
+    waiting jobs are ahead of a pod that isn't in the queue itself.
     """
     before = _list_before(state, manifest, world)
     if not before:
@@ -115,9 +116,10 @@ def find_first_waiting(state: NodeState, manifest: Manifest, world: World) -> Wa
 
 
 def find_reservation_wait(state: NodeState, manifest: Manifest, world: World) -> Waiting | None:
-    """Return the reason why reservations prevent a job from starting now. None means that no reservation prevents the start.
+    """Return the reason why reservations prevent a job from starting now. None means that they don't.
 
-    Reservations delay only jobs. A job that doesn't fit anyway isn't delayed, so that the decision can name the missing resource.
+    Only jobs have to wait for reservations. If a job doesn't fit even without reservations, the result is None, so that the decision names
+    the missing resource.
     """
     source = _find_source(manifest, world)
     terms = None if source is None else source.find_terms(manifest.pod.uid)
@@ -156,12 +158,12 @@ def _make_plan(state: NodeState, source: PodSource, world: World) -> JobPlan:
 def plan_jobs(
     node: WhatIf, state: NodeState, source: PodSource, boot_ms: int, lead_ms: int, most_trials: int = 10_000
 ) -> JobPlan:
-    """Return the plan of a source's jobs and reservations.
+    """Create the forecast for a source's jobs and reservations.
 
     Args:
-        node: the node with its pods.
+        node: the node with all its pods.
         state: the state with these pods.
-        source: the source.
+        source: the source of jobs and reservations.
         boot_ms: the present time, in milliseconds since boot.
         lead_ms: wall-clock time minus the time since boot, in milliseconds.
         most_trials: the maximum number of trial decisions.
@@ -171,8 +173,8 @@ def plan_jobs(
 
 
 def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether an early start of a job, before earlier jobs, is possible at all. The job must be in the common queue and have a time
-    limit, and not too many jobs may be before it.
+    """Return whether a job is allowed to start before jobs ahead of it, if it would delay none of them. It must be in the common queue and
+    have a time limit, and not too many jobs may be ahead of it.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -181,10 +183,9 @@ def can_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
-    """Tell whether a job may actually start before earlier jobs, given that `can_overtake` holds. The job must fit, and must delay no
-    earlier job.
+    """Return whether a job can start now, before jobs ahead of it, without delaying any of them. `can_overtake` must be true for the job.
 
-    The starts of all earlier jobs must be known for this. To limit a turn's duration, the starts of only few jobs are computed.
+    The starts of all jobs ahead must be known. Their forecast takes time, so it is limited to few jobs per turn.
     """
     source = _find_source(manifest, world)
     own = None if source is None else source.find_terms(manifest.pod.uid)
@@ -202,7 +203,7 @@ def may_overtake(state: NodeState, manifest: Manifest, world: World) -> bool:
 
 
 def measure_holdings(state: NodeState, world: World) -> Mapping[int, int]:
-    """Return the CPUs of each user's running jobs, in billionths, by user ID."""
+    """Return the CPUs of each user's running jobs, by user ID, in billionths of a CPU."""
     users = {one.uid: one.user for source in world.sources for one in source.terms}
     held: dict[int, int] = {}
     for entry in state.entries if users else ():
@@ -217,7 +218,9 @@ def _find_source(manifest: Manifest, world: World) -> PodSource | None:
 
 
 def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[QueuedJob]:
-    """Return the waiting jobs before a pod in its queue. The last result is cached, because most calls in a turn concern the same state."""
+    """Return the waiting jobs ahead of a pod in its queue. The last result is cached, because most calls in a turn are for the
+    same state.
+    """
     source = _find_source(manifest, world)
     if source is None or not source.terms:
         return []
@@ -230,7 +233,7 @@ def _list_before(state: NodeState, manifest: Manifest, world: World) -> list[Que
 
 
 def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insufficient:
-    """Decide on a pod as if it were the only pod on the node. If the pod is refused even then, waiting can't help."""
+    """Decide on a pod as if the node had no other pods. If the pod is refused even then, it would wait in vain."""
     trial = World(
         config=world.config,
         managers=world.managers.tried_out(),
@@ -245,7 +248,9 @@ def decide_alone(manifest: Manifest, world: World) -> Admitted | Rejected | Insu
 
 
 def make_refusal(decision: Rejected | Insufficient, manifest: Manifest, world: World) -> Waiting:
-    """Return the refusal of a pod. A queued pod waits for room if it would fit on a node without other pods."""
+    """Return the refusal of a pod. If the pod is in the queue and would be admitted on a node without other pods, it waits for room instead
+    of being refused for good.
+    """
     refusal = Waiting(decision.reason, decision.message, world.now_ms)
     is_queued = any(manifest.pod.uid in source.queue for source in world.sources)
     if not is_queued or not is_for_room(decision.reason):

@@ -1,4 +1,6 @@
-"""Quiet pods, for which a turn has nothing to do. They haven't changed since an earlier turn that left them unchanged."""
+"""Quiet pods: an earlier turn left them unchanged, and since then nothing has changed that could affect them. A turn skips them to save
+time.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
@@ -15,27 +17,29 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _LONGEST_UID = 36
-"""Longest UID that is part of run IDs, in characters. If a pod has a longer UID, its run IDs contain a hash instead."""
+"""Length in characters of the longest UID that is part of run IDs. For a pod with a longer UID, run IDs contain a hash, from which the pod
+can't be found.
+"""
 
 
 class LeftAlone(Struct, frozen=True):
-    """Pods that a turn left unchanged, with the state after the turn and the turn's observations."""
+    """Pods that a turn left unchanged, with the state after this turn and its observations."""
 
     pods: frozenset[str]
-    """UIDs of running pods that wait neither for a certain time nor for a change that triggers no turn."""
+    """UIDs of the unchanged pods. They wait neither for a certain time, nor for a change that starts no turn."""
     state: NodeState
     """State after the turn."""
     world: World
 
 
 def find_left_alone(before: NodeState, after: NodeState, world: World, turn: Turn) -> LeftAlone:
-    """Return the pods that a turn left unchanged.
+    """Return the pods that a turn left unchanged, as candidates for the quiet pods of the next turn.
 
     Args:
         before: the state before the turn.
         after: the saved state after the turn.
         world: the observations of the turn.
-        turn: the turn, as saved.
+        turn: the result of the turn, as saved.
     """
     postponed = {entry.pod.uid for entry in turn.postponed}
     if world.runs is None or after.promises.unrecovered:
@@ -63,10 +67,10 @@ def _is_settled(entry: PodEntry, world: World) -> bool:
 
 
 def find_quiet(left: LeftAlone | None, state: NodeState, world: World) -> frozenset[str]:
-    """Return the UIDs of the pods for which this turn has nothing to do.
+    """Return the UIDs of the pods that this turn can skip.
 
     Args:
-        left: the pods that the last turn left unchanged. None means that there was no earlier turn.
+        left: the pods that the previous turn left unchanged. None means that there was no previous turn.
         state: the state before this turn.
         world: the observations of this turn, without `quiet`.
     """
@@ -97,5 +101,5 @@ def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
 
 
 def _list_pods_at(path: str) -> Iterator[str]:
-    """Yield the UID of the pod whose cgroup is at this path or above it. If there is no such pod, yield nothing."""
+    """Yield the UIDs of the pods whose cgroups are on this path. At most one pod's cgroup is."""
     return (part.removeprefix("pod") for part in path.split("/") if part.startswith("pod"))

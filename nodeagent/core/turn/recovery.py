@@ -1,8 +1,9 @@
-"""Promises that are rebuilt from the known holdings of pods, for the current machine and configuration.
+"""Recovery of promises for the present machine and configuration, from what pods are known to have held before.
 
-Running pods keep their holdings as far as possible. Holdings that can't be kept are replaced by available ones, and every remaining
-difference is reported per container. This module reads neither files nor cgroups. The caller passes the holdings (core/turn/adoption.py,
-the saved state). Each resource decides which of its holdings stay, and replaces the others (`Resource.keep` and the methods after it).
+Running pods keep their holdings as far as possible. Holdings that a pod can't keep are replaced by available ones, and each remaining
+difference is reported per container. This module reads neither files nor cgroups, so the caller passes the former holdings (from
+core/turn/adoption.py or the saved state). Each resource decides which holdings a pod keeps, and replaces the others (`Resource.keep` and
+the methods after it).
 """
 
 from collections.abc import Sequence
@@ -26,20 +27,20 @@ from nodeagent.core.resources.resource import HoldingChange
 
 
 class RecoveredPod(Struct, frozen=True):
-    """Known holdings of an admitted pod."""
+    """Pod that was admitted before, with its former holdings."""
 
     pod: Pod
     held: PodPromises
     stays: bool
-    """Whether the pod has processes. Such a pod is never refused, and gets whatever is available."""
+    """Whether the pod has processes, so that it can't be refused. It gets what is available, even if that is less than it requests."""
     ends: bool = False
-    """Whether the pod is about to release its holdings, and has no processes. Until then, its valid holdings are kept, and invalid ones
+    """Whether the pod is being ended and has no processes. It keeps its valid holdings until they are released, and its invalid holdings
     aren't replaced.
     """
 
 
 class Deviation(Struct, frozen=True):
-    """Difference between a container's holdings before and after a recovery."""
+    """Difference between what a container held before the recovery and what it holds now."""
 
     pod: Pod
     container: str
@@ -47,7 +48,7 @@ class Deviation(Struct, frozen=True):
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
-        """Return the fields for the log and `inspect`."""
+        """Return the difference as fields for the log and for `nodeagent inspect`."""
         what = self.what
         return (("resource", what.resource), ("before", what.before), ("after", what.after), ("why", what.why))
 
@@ -60,17 +61,18 @@ class Deviation(Struct, frozen=True):
 class PlacedPods(Struct, frozen=True):
     promises: Promises
     refused: tuple[tuple[str, Rejected], ...] = ()
-    """Pods without processes whose requests couldn't be granted, by UID."""
+    """Refusals, by UID, of pods without processes whose requests can't be met on this machine."""
     differences: tuple[Deviation, ...] = ()
 
 
 def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: Promises | None = None) -> PlacedPods:
-    """Place all recovered pods.
+    """Allocate resources to all recovered pods, preferably the ones that they held before.
 
     Args:
-        managers: managers of the current machine and configuration.
-        pods: the pods in the order of their admission. If two pods have recorded the same holdings, the first pod keeps them.
-        promises: promises to placed pods and to lost pods. None means that no such promises exist.
+        managers: the managers of the present machine and configuration.
+        pods: the pods, in the order of their admission. If two pods held the same resources according to the records, the first one keeps
+            them.
+        promises: the promises to other pods, including lost pods. None means that there are no other pods.
     """
     promises = initial(managers) if promises is None else promises
     if any(recovered.held.of(DeviceHoldings).devices for recovered in pods):
@@ -104,7 +106,9 @@ def place_recovered(managers: Managers, pods: Sequence[RecoveredPod], promises: 
 
 
 def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises:
-    """Allocate a pod's valid holdings to the pod. Missing holdings are allocated later, when all pods have their valid ones."""
+    """Allocate to a pod those of its former holdings that are valid. What it lacks is allocated only when all pods have their valid
+    holdings.
+    """
     demand = demand_of(managers.rules, recovered.pod)
     if demand.is_skipped and recovered.held.parts:
         # The pod keeps its exclusive resources even if the gates were turned off in the meantime (KEP-5526).
@@ -121,7 +125,9 @@ def _keep_valid_holdings(managers: Managers, promises: Promises, recovered: Reco
 
 
 def _allocate_missing(managers: Managers, promises: Promises, recovered: RecoveredPod) -> Promises | Rejected:
-    """Allocate a pod's missing holdings. As few of its other holdings as possible are changed."""
+    """Allocate what a pod lacks, with as few changes of its other holdings as possible. If a pod without processes can't get it, return the
+    refusal.
+    """
     if recovered.ends:
         return promises
     held = promises.of_pod(recovered.pod.uid)
@@ -153,7 +159,7 @@ def _allocate_missing(managers: Managers, promises: Promises, recovered: Recover
 
 
 def _store_hints(managers: Managers, promises: Promises, pod: Pod) -> Promises:
-    """Let the topology manager store hints for a pod that already has its allocation."""
+    """Let the topology manager store hints for a pod that already holds everything. Later decisions about the pod use these hints."""
     held = promises.of_pod(pod.uid)
     is_known = {name for name, _ in held.hints} == {c.name for c in pod.containers}
     if is_known or held.is_nothing or managers.providers.topology.policy is TopologyPolicy.NONE:

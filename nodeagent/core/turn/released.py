@@ -1,4 +1,4 @@
-"""Stage: release the holdings of ended pods once their cgroups are empty (D11)."""
+"""Stage: release the allocations of ended pods once their cgroups contain no processes (D11)."""
 
 from msgspec.structs import replace
 
@@ -12,7 +12,9 @@ from nodeagent.core.turn.world import EventKind, World
 
 
 def release_ended(draft: Draft, world: World) -> Draft:
-    """Remove the pods that have ended. A pod that was ended on request stays in the state as refused, as long as its manifest exists."""
+    """Remove the pods that have ended, and release their allocations. A pod that a user ended with `nodeagent release` stays in the state
+    as refused while its manifest exists, so that it isn't started again.
+    """
     for entry in world.awake(draft.state.entries):
         if entry.deleting_since_ms is None or not lifecycle.is_gone(entry, world.runs or {}, world.observed):
             continue
@@ -37,7 +39,9 @@ def release_ended(draft: Draft, world: World) -> Draft:
 
 
 def _has_same_manifest(entry: PodEntry, draft: Draft, world: World) -> bool:
-    """Whether a decision was already made on a pod's current manifest. A manifest of a refused change counts, too."""
+    """Return whether the pod's present manifest is one on which the agent has already decided: the manifest of the pod itself, or of its
+    refused change.
+    """
     if is_wanted(entry, draft.manifests, world.sources):
         return True
     changed, known = draft.changed.get(entry.pod.uid), entry.refused_change

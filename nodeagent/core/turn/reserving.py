@@ -1,4 +1,6 @@
-"""Decision on a reservation. It is accepted only if all earlier reservations and all waiting jobs keep their announced times (D69)."""
+"""Decision on a new reservation. It is accepted only if earlier reservations and waiting jobs keep the times that were announced for them
+(D69).
+"""
 
 from collections.abc import Sequence
 
@@ -22,15 +24,15 @@ def find_obstacle(
     now_ms: int,
     lead_ms: int,
 ) -> str | None:
-    """Return the reason, as a text, why a reservation can't be made. None means that it can be made.
+    """Return the reason why a reservation can't be made, as a text for users. None means that it can be made.
 
     Args:
-        new: the reservation.
-        node: the node with its pods.
+        new: the requested reservation.
+        node: the node with all its pods.
         state: the state with these pods.
-        source: the source of jobs, with the other reservations.
-        waiting: the waiting jobs with announced starts, in order.
-        now_ms: the time now, in milliseconds since the epoch.
+        source: the source of jobs and of the other reservations.
+        waiting: the waiting jobs, in order, whose announced starts must not become later.
+        now_ms: the present time, in milliseconds since the epoch.
         lead_ms: wall-clock time minus the time since boot, in milliseconds.
     """
     with_new = replace(source, reservations=(*source.reservations, new))
@@ -49,7 +51,7 @@ def find_obstacle(
 
 
 def _describe_lack(new: Reservation, node: WhatIf, state: NodeState, source: PodSource) -> str:
-    """Describe the resources that are missing when a reservation begins."""
+    """Describe what prevents the reservation from getting its resources when it begins."""
     names = {one.pod.uid: f"reservation {one.name}" for one in source.reservations}
     names |= {entry.pod.uid: entry.pod.full_name for entry in state.entries if entry.origin.source == JOBS}
     there = {pod.uid for pod in node.pods}

@@ -1,4 +1,4 @@
-"""Stage: resize running pods to the amounts in their changed manifests."""
+"""Stage: resize running pods whose manifests have changed only in amounts."""
 
 from msgspec.structs import replace
 
@@ -19,9 +19,10 @@ from nodeagent.core.turn.world import EventKind, TurnEvent, World
 
 
 def resize(draft: Draft, world: World) -> Draft:
-    """Resize the pods whose manifests differ only in amounts, before new pods take the resources.
+    """Resize the pods whose manifests have changed only in amounts. This stage comes before the decisions on new pods, which could
+    otherwise take the resources.
 
-    A change that a resize can't make stays in the draft's `changed`.
+    A changed manifest that a resize can't apply stays in `Draft.changed`, for the stage that replaces pods.
     """
     found = [
         (entry, draft.changed[entry.pod.uid])

@@ -1,7 +1,7 @@
-"""One turn of the agent, from the node's state and the observations to the next state and events.
+"""One turn of the agent: from the node's state and the observations to the next state and events.
 
-This module calls the stages in order. Each stage is a function in its own module. It takes the turn's draft and returns the next draft.
-A turn accesses neither files nor a clock, because all observations are in the World.
+This module calls the stages in order. Each stage is a function in a module of its own, which takes the draft of the turn and returns the
+next draft. The code of a turn accesses neither files nor a clock, because the World contains all observations.
 """
 
 from nodeagent.core.model.state import NodeState
@@ -23,12 +23,12 @@ from nodeagent.core.turn.world import Turn, World
 
 
 def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> Turn:
-    """Make all decisions that the observations require.
+    """Make all decisions that follow from the state and the observations.
 
     Args:
         state: the state before the turn.
-        world: the observations.
-        decide: function that decides on each new pod. A caller with a clock passes a function that also measures the time.
+        world: the observations of this turn.
+        decide: function that decides on a pod. The daemon passes a function that also measures the time, because this module has no clock.
     """
     draft = observe(Draft(state, seen_room=world.seen_room), world)
     draft = follow_files(draft, world)

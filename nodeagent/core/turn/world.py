@@ -1,4 +1,4 @@
-"""Values of one turn: its observations and its result."""
+"""Input and result of one turn: the observations, and the next state with its events."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -22,58 +22,62 @@ from nodeagent.core.turn.pod_sources import PodSource
 
 
 class RequestKey(NamedTuple):
-    """Identity of an unmet request: its pod, its kind, and the container if the request is about a single container."""
+    """Identity of an unmet request, by pod, kind of request, and container."""
 
     pod_uid: str
     kind: RequestKind
     container: str = ""
-    """Name of the container, if the request comes from a container runtime. Otherwise empty."""
+    """Name of the container whose request a container runtime has made. Empty if the request is for the whole pod."""
 
 
 SeenRoom = Mapping[RequestKey, Room]
-"""Room at the last decision on each unmet request."""
+"""Room that was available at the last decision on each unmet request."""
 
 
 class World(Struct, frozen=True):
-    """Snapshot of everything observed for one turn."""
+    """All observations of one turn."""
 
     config: Config
     managers: Managers
     allocatable: Allocatable
     sources: tuple[PodSource, ...]
-    """Sources of pods, in order of precedence. While a source is unreadable, its pods stay unchanged."""
+    """Sources of pods. If two contain the same pod, the earlier source takes precedence. While a source is unreadable, its pods stay
+    unchanged.
+    """
     runs: Runs | None
-    """Runs that the launcher knows. None means that the launcher doesn't answer."""
+    """Runs that the launcher lists. None means that the launcher doesn't answer."""
     observed: ObservedCgroups
     now_ms: int
     retried: frozenset[str] = frozenset()
-    """UIDs of pods for which a user wants a new decision, either on the pod itself or on its changed manifest."""
+    """UIDs of pods for which a user wants a new decision, on the refused pod or on its refused change (`nodeagent retry`)."""
     released: frozenset[str] = frozenset()
-    """UIDs of pods that a user wants to end, regardless of their manifests."""
+    """UIDs of pods that a user wants to end although their manifests exist (`nodeagent release`)."""
     inactive_units: frozenset[str] = frozenset()
-    """Paths of pinned units that are neither active nor being started."""
+    """Cgroup paths of pinned units that are neither active nor being started."""
     has_reported_all: bool = True
-    """Whether every container runtime has reported its pods."""
+    """Whether every configured container runtime has listed its containers since the agent's start."""
     asked_to_end: frozenset[str] = frozenset()
-    """IDs of the runs to which the agent has tried to send SIGTERM since its start."""
+    """IDs of the runs that the agent has tried to end by SIGTERM since the agent's start. SIGTERM is tried only once per run."""
     seen_room: SeenRoom = {}
-    """Room at the last saved decisions."""
+    """Room at the last saved decision on each unmet request."""
     quiet: frozenset[str] = frozenset()
-    """UIDs of pods for which the turn has nothing to do (quiet.py). Without this set, the turn has the same result, but takes more time."""
+    """UIDs of pods that the stages skip, because nothing has changed for them (quiet.py). The set only saves time. Without it, the turn has
+    the same result.
+    """
     lead_ms: int = 0
     """Wall-clock time minus the time since boot, in milliseconds."""
     boot_id: str = ""
-    """ID of this boot, given by the kernel. Empty means that the ID is unknown."""
+    """ID of the current boot, as reported by the kernel. Empty means that the ID is unknown."""
     kernel: Kernel | None = None
-    """Properties of the kernel's cgroups. None means that no domain needs them."""
+    """Properties of the kernel that influence cgroups. None means that no domain needs them."""
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
-    """Last result of `awake`, with its inputs. It is cached because most stages need the pods of the same state."""
+    """Cached result of `awake` with its inputs, because most stages call it for the same state."""
 
     last_waiting: list[tuple[NodeState, PodSource, str, list[QueuedJob]]] = field(default_factory=list)
-    """Last list of waiting jobs, with the state, the source and the reservation for which it was made."""
+    """Cached list of waiting jobs, with its inputs: the state, the source and the reservation."""
 
     def awake(self, entries: Sequence[PodEntry]) -> Sequence[PodEntry]:
-        """Return the pods that aren't quiet."""
+        """Return the pods that aren't quiet, so that the stages have to examine them."""
         if not self.quiet:
             return entries
         if self.last_awake and self.last_awake[0][0] is entries and self.last_awake[0][1] is self.quiet:
@@ -84,12 +88,12 @@ class World(Struct, frozen=True):
 
     @property
     def pod_level_resources(self) -> bool:
-        """Whether the feature gate PodLevelResources is on."""
+        """Return whether the feature gate PodLevelResources is on."""
         return self.config.placement.gate("PodLevelResources")
 
 
 class EventKind(enum.StrEnum):
-    """Kind of a turn's event. The value is the log event's name."""
+    """Kind of a turn's event. Its value is the name of the event in the log."""
 
     POD_ADMITTED = "pod_admitted"
     POD_REFUSED = "pod_refused"
@@ -111,7 +115,7 @@ class EventKind(enum.StrEnum):
 
 
 class TurnEvent(Struct, frozen=True):
-    """Event of a turn about one pod. It has the data for the log, the metrics and the tests."""
+    """Event about one pod, with data for the log and the metrics."""
 
     kind: EventKind
     pod: Pod
@@ -122,14 +126,14 @@ class TurnEvent(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """Result of a turn: the next state and the events."""
+    """Result of a turn, to be saved and carried out."""
 
     state: NodeState
     events: tuple[TurnEvent, ...] = ()
     deltas: tuple[MetricDelta, ...] = ()
     wake_at_ms: int | None = None
-    """Next time at which something changes without an event. None means that no such time is known."""
+    """Earliest time at which another turn is needed even if no event occurs. None means that no such time is known."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods that wait for device plugins, each with the reason. The state doesn't contain these reasons."""
+    """Pods whose decision waits for an answer of a device plugin. Each entry has the reason. The state doesn't contain these entries."""
     seen_room: SeenRoom = {}
-    """Room at the decisions on unmet requests. Requests are left out if more room can't make them due again."""
+    """Room at the last decision on each unmet request. Requests that don't become due by more room are left out."""
