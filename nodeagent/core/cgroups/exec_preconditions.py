@@ -102,7 +102,7 @@ def _check_container(entry: PodEntry, name: str, observed: ObservedCgroups) -> O
 
 
 def _check_inits(entry: PodEntry, name: str, observed: ObservedCgroups) -> Obstacle | None:
-    """Check that all init containers before this container have ended. They may use CPUs that this container reuses, even CPUs that are
+    """Check that all init containers before this container have ended. This container may reuse their CPUs, even CPUs that are
     offline now.
     """
     for container, status in takewhile(lambda pair: pair[0].name != name, entry.pairs()):

@@ -99,8 +99,8 @@ def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | Non
 
 
 def _exchange_for_smaller(attempts: Attempts, pods: Sequence[Pod], enough: list[Pod]) -> list[Pod]:
-    """Replace each pod of a sufficient set by the pod with the smallest holdings that keeps the set sufficient. `enough` begins with the
-    pod that has the largest holdings.
+    """Exchange each pod in the set `enough`, whose end makes room for the refused pod, for the pod with the smallest holdings with which
+    the set still makes enough room. The pod with the largest holdings comes first in `enough`, and is exchanged first.
     """
     gone = enough
     for pod in enough:

@@ -71,7 +71,9 @@ def _is_same(what_if: WhatIf, entry: PodEntry, again: Trace) -> bool | None:
 
 
 def _find_lasting(what_if: WhatIf, held: PodPromises, entry: PodEntry) -> object:
-    """Return those holdings that the pod keeps while it runs, so that they can be compared."""
+    """Return the holdings that the pod keeps for as long as it runs. Only these can be compared with the holdings in a repeated
+    decision.
+    """
     apps = frozenset(container.name for container in entry.pod.apps())
     explainers = list_explainers(what_if.managers.providers.resources)
     return held.having(*filter(None, (each.find_lasting(held, apps) for each in explainers))).parts

@@ -74,8 +74,8 @@ class _Search(Struct, frozen=True):
         return self._find_first_alike(rest) if smaller.is_by_nodes else first_by_halving(rest, self.fits)
 
     def _find_first_alike(self, amounts: range) -> int | None:
-        """Find the first of these descending amounts with which the pod is admitted. The amounts are searched in ranges that need the same
-        number of NUMA nodes. Within a range, each amount smaller than a sufficient one is assumed to be sufficient.
+        """Find the largest of these descending amounts with which the pod is admitted. Amounts that need the same number of NUMA nodes are
+        searched together, by binary search: if one of them is sufficient, all smaller ones are assumed to be sufficient, too.
         """
         for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
             found = first_by_halving(alike, self.fits)

@@ -176,8 +176,8 @@ class HostPlan(Struct, frozen=True):
     changed_by_others: Mapping[Setting, Value]
     """Settings that another program has changed after the agent did, with the new values."""
     keeps_threads: bool = False
-    """Whether all kernel threads must be recorded, because they avoid CPUs, either by the agent's writes or because of an existing
-    partition.
+    """Whether kernel threads avoid CPUs now, because of the agent's writes or because of a partition. All kernel threads are then
+    recorded.
     """
     unread: frozenset[Setting] = frozenset()
     """Settings that can't be read now. Their records stay unchanged."""
@@ -460,8 +460,8 @@ def _may_show_affinity(written: CpuSet, now: CpuSet, cpus: Cpus) -> bool:
 
 
 def _find_node(now: CpuSet, cpus: Cpus) -> CpuSet | None:
-    """Return the CPUs of a NUMA node if the thread's affinity consists of exactly these. They are then likely to be the original affinity.
-    None means that there is no such node.
+    """Return the NUMA node's CPUs if the thread's affinity consists of exactly the CPUs of one node. They are then likely to be the
+    thread's original affinity. None means that there is no such node.
 
     A thread that works for a node has all CPUs after it lost the node's CPUs, until another CPU comes online. The thread of an interrupt
     has all CPUs until the first interrupt.

@@ -100,7 +100,7 @@ class Cover(Struct, frozen=True):
 
 
 def both(covers: Sequence[Cover]) -> Cover:
-    """Return the conditions that a set meets if it meets those of all these covers."""
+    """Combine covers into a single one, which describes the sets that meet the conditions of all these covers."""
     universe, forced = covers[0].universe, NumaMask(0)
     for cover in covers:
         universe = NumaMask(universe & cover.universe)

@@ -44,7 +44,7 @@ class Draft(Struct, frozen=True):
         return replace(self, state=state, events=self.events + events, deltas=self.deltas + deltas)
 
     def postponing(self, entry: PodEntry) -> "Draft":
-        """Return the draft with the note that the decision on this pod is left to a later turn."""
+        """Return the draft with this pod added to `postponed`, because only a later turn can decide on it."""
         return replace(self, postponed=(*self.postponed, entry))
 
     def is_due(self, entry: PodEntry, kind: RequestKind, world: World) -> bool:

@@ -54,8 +54,8 @@ class JobPlan(Struct, frozen=True):
     unmet: frozenset[str] = frozenset()
     """UIDs of the reservations that have begun without enough room. No job may start before they end."""
     trials: list[int] = field(default_factory=list)
-    """Number of trial decisions that are left, in a list of one element that all plans derived from this one share. A negative number means
-    that a decision was skipped and counted as a refusal.
+    """Number of trial decisions that are left, as the only item of a list. All forecasts that are derived from this one share the list, and
+    so the limit. A negative number means that a decision was skipped and counted as a refusal.
     """
 
     @classmethod

@@ -38,7 +38,9 @@ RELEASE_MS = 12_000
 MOST_OVERTAKING = 2
 """Maximum number of jobs per turn that are examined for an early start, that is, a start before jobs ahead of them in the queue."""
 _MOST_BEFORE = 32
-"""Maximum number of waiting jobs ahead of a job that may start early."""
+"""Maximum number of jobs ahead of a job in the queue. If there are more, the job isn't examined for an early start, because the forecast of
+so many starts would take too long.
+"""
 _MOST_TRIALS = 200
 """Maximum number of trial decisions per forecast of a job's start and of the starts of jobs ahead of it."""
 
