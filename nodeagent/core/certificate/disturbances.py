@@ -18,7 +18,9 @@ class MeasuredRate(Struct, frozen=True):
     """Measured value for one kind of disturbance, such as the time that other tasks took on the run's CPUs."""
 
     rate: int
-    """Rate of the disturbance, in the unit `Threshold.unit`: in thousandths of the run's time, per second and CPU, or in times."""
+    """Rate of the disturbance, in the unit `Threshold.unit`: thousandths of the run's time, number per second and CPU, or number
+    of times.
+    """
     amount: int
     """Total amount during the run, in the unit `Threshold.amount_unit`."""
     source: str = ""

@@ -90,9 +90,8 @@ def path_to_partitions(observed: ObservedCgroups) -> tuple[str, ...]:
 
 
 PodCgroups = Derived[tuple[PodEntry, PodPromises, object], tuple[int, tuple[DesiredCgroup, ...]]]
-"""Desired cgroups of each pod, by UID, and the values from which they were derived. The first item is the pod's CPU request in thousandths,
-as far as it counts for the CPU weight of its QoS class. The second item is the cgroups of the pod and its containers, or of its pinned
-units.
+"""Desired cgroups of each pod, by UID, with the inputs from which they were derived. Each item is a pair: the CPU request in thousandths
+that the pod adds to the cgroup of its QoS class, and the cgroups of the pod and its containers, or of its pinned units.
 """
 
 
@@ -208,7 +207,9 @@ def runtime_cgroups(
 def _make_class_cgroup(
     path: str, kernel: Kernel, controllers: frozenset[str], cpu_milli: int, cpuset: Attributes = ()
 ) -> DesiredCgroup:
-    """Return the cgroup of a QoS class. There are never partitions below it."""
+    """Return the cgroup of QoS class Burstable or BestEffort. There are no partitions below it, because only Guaranteed pods can have
+    partitions.
+    """
     weight = (Attribute.CPU_WEIGHT, cpu_weight(cpu_shares(cpu_milli)))
     return DesiredCgroup(path, controllers, (*cpuset, weight, *(NO_PARTITION if kernel.path_to_partitions else ())))
 

@@ -1,4 +1,4 @@
-"""Search for the first sufficient amount in a list of descending amounts, with few trial decisions."""
+"""Search for the largest amount with which a pod is admitted, in a list of descending amounts and with few trial decisions."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,8 +6,8 @@ from nodeagent.core.resources.explainer import NEAREST
 
 
 def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Return the first amount for which `fits` is true, found by binary search. It is assumed that each amount smaller than a sufficient
-    one is sufficient. None means that no amount is.
+    """Return the first amount that fits, found by binary search. All amounts after one that fits are assumed to fit, too. None means that
+    no amount fits.
     """
     if not amounts or not fits(amounts[-1]):
         return None
@@ -19,8 +19,8 @@ def first_by_halving(amounts: Sequence[int], fits: Callable[[int], bool]) -> int
 
 
 def first_nearby(amounts: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """Return the first amount for which `fits` is true. The first amounts are tried one by one, because a smaller amount isn't always
-    sufficient: fewer devices, for instance, may be on other NUMA nodes. None means that no amount is sufficient.
+    """Return the first amount that fits. The amounts closest to the request are tried one by one, because a smaller amount doesn't always
+    fit: fewer devices, for instance, may be on other NUMA nodes. None means that no amount fits.
     """
     nearest = next((amount for amount in amounts[:NEAREST] if fits(amount)), None)
     return first_by_halving(amounts[NEAREST:], fits) if nearest is None else nearest

@@ -16,7 +16,7 @@ MAX_COPIES = 10_000
 
 
 class Capacity(Struct, frozen=True):
-    """Result of a search."""
+    """Result of the search: the number of complete copies of the pods that the node can admit."""
 
     copies: int
     after: WhatIf

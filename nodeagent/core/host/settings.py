@@ -185,7 +185,7 @@ class HostPlan(Struct, frozen=True):
     """CPUs that may be missing in the affinity that the kernel shows for a thread after a write."""
 
     def without(self, refused: AbstractSet[Setting]) -> "HostPlan":
-        """Return the plan without the writes of these settings, which the caller refuses."""
+        """Return the plan without the writes of these settings."""
         changes = {s: replace(c, ours=(c.last,)) if s in refused else c for s, c in self.record.items()}
         writes = {setting: value for setting, value in self.writes.items() if setting not in refused}
         return replace(self, record=self._kept(changes), writes=writes)
@@ -213,7 +213,7 @@ class HostPlan(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """CPUs of the machine, by what settings and kernel threads can do with them."""
+    """Sets of the machine's CPUs on which the decisions about settings depend."""
 
     possible: CpuSet
     """All CPUs that the machine can have. A setting with these CPUs is unrestricted."""
@@ -356,7 +356,9 @@ def _decide_setting(
     avoided: CpuSet,
     cpus: Cpus,
 ) -> _Decision[CpuSet]:
-    """Decide on a setting that keeps its value once it is written. The affinities of kernel threads don't, and are decided elsewhere."""
+    """Decide on a setting that keeps its value once it is written. Kernel threads don't keep their affinities, so `_decide_thread` decides
+    on these.
+    """
     is_ours = known is not None and (known.is_ours(now) or _may_run_anywhere(setting, known, now, cpus))
     before = known.before if known is not None and is_ours else now
     if known is None:

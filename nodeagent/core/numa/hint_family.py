@@ -29,7 +29,9 @@ class HintFamily(Struct, frozen=True):
     sockets: tuple[NumaMask, ...] = ()
     """Nodes of each socket. The tuple is empty if `preferred_sockets` is None."""
     preferred_sockets: int | None = None
-    """Number of sockets of a set that is also preferred, whatever its number of nodes. None means that sockets don't matter."""
+    """Number of sockets. A set of nodes on exactly this many sockets is preferred, too, whatever its number of nodes. None means that
+    sockets don't matter.
+    """
 
     def prefers(self, mask: NumaMask) -> bool:
         return any(hint == (mask, True) for hint in self.listed) or (

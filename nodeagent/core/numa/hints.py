@@ -116,8 +116,8 @@ def _list_intersections(rules: MergeRules, lists: Sequence[HintList]) -> set[Num
 
 
 def wanted_count(lists: Iterable[HintList]) -> int:
-    """Return the number of nodes that the merged hint should have: the size of the smallest hint in the list whose smallest hint is
-    largest. With fewer nodes, this list would have no hint.
+    """Return the number of nodes that the merged hint should have. It is determined by the resource whose smallest hint has the most nodes,
+    because fewer nodes would be too few for this resource.
     """
     narrowest = [min((m.bit_count() for m, _ in hints if m is not None), default=0) for hints in lists]
     return max(narrowest, default=0)

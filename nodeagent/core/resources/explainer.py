@@ -124,8 +124,8 @@ class Explainer(Struct, frozen=True):
         return 0
 
     def list_smaller(self, _sought: SoughtAmount) -> SmallerAmounts | None:
-        """Return smaller amounts that a search should try. None means that this resource has no rule for the amount, which is then tried as
-        a plain count.
+        """Return smaller amounts that a search should try. None means that this resource has no rule for the amount. The search may then
+        try every smaller whole number.
         """
         return None
 

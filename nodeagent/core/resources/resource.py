@@ -58,7 +58,9 @@ class Allocated(Struct, frozen=True):
     after: Promises
     refusal: Refusal | None
     spread: tuple[tuple[int, int], ...] = ()
-    """Amounts by NUMA node over which the container's memory should be spread. The tuple is empty if memory shouldn't be spread."""
+    """Pairs of NUMA node and share, by which the container's memory should be spread. The tuple is empty if the memory shouldn't
+    be spread.
+    """
 
 
 class Share(Struct, frozen=True):

@@ -18,7 +18,7 @@ MOST_TRIED = 4096
 """Maximum number of combinations of alternatives and attribute values that are tried for one pod."""
 
 MOST_ASKED = 500_000
-"""Maximum number of evaluations of a selector for one pod, which take about ten seconds. On a node with many devices, 32 requests with 8
+"""Maximum number of selector evaluations for one pod. This many take about ten seconds. On a node with many devices, 32 requests with 8
 alternatives and 32 selectors each exceed this limit.
 """
 MOST_LOOKS = 20_000_000
@@ -41,7 +41,9 @@ class Wish(Struct, frozen=True):
 
 
 class Allowed(Struct, frozen=True):
-    """Devices that a request may get in one *way* to satisfy the claims."""
+    """Devices that a request may get in one way to satisfy the claims, that is, with one combination of alternatives and
+    attribute values.
+    """
 
     wish: Wish
     way: DeviceRequest
@@ -91,7 +93,7 @@ def ways_to_meet(
         wishes: the requests.
         devices: all devices of the node.
         is_free: function that tells whether a device can be allocated.
-        looks: the remaining budget of the pod. None means that none of it is used up.
+        looks: the remaining budget of the pod. None means the full budget.
 
     Raises:
         SelectorError: a selector can't be evaluated for a device.
@@ -150,8 +152,8 @@ class _Constraint(Struct, frozen=True):
 
 
 _Groups = list[tuple[Allowed, ...]]
-"""Permitted devices by the index of the request. Each item has one group for the whole request, or one group for each device that the
-request needs.
+"""Permitted devices of each request, by the index of the request. A request has either one group from which all its devices are taken, or a
+separate group for each device that it needs.
 """
 
 
@@ -189,7 +191,7 @@ def _narrow_devices(groups: _Groups, constraints: Sequence[_Constraint], looks: 
 
 
 def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield, for each attribute value that occurs in all of the constraint's requests, the groups limited to devices with this value. None
+    """For each attribute value that occurs in all of the constraint's requests, yield the permitted devices that have this value. None
     means that there is no such value.
     """
     common_values = None
@@ -213,8 +215,8 @@ def _match_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups 
 
 
 def _assign_distinct_values(groups: _Groups, constraint: _Constraint) -> Iterator[_Groups | None]:
-    """Yield the groups for each assignment of attribute values in which all needed devices have different values. None marks an assignment
-    that can't be completed.
+    """Yield the permitted devices for each assignment of attribute values in which all needed devices have different values. None marks an
+    assignment that can't be completed.
     """
     parts = [(place, each) for place in constraint.places for each in groups[place]]
     for chosen in _list_distinct_assignments(parts, constraint.attribute, frozenset()):

@@ -91,8 +91,8 @@ def ways_to_place(
 
 
 def unusable(pod: Pod) -> str | None:
-    """Return the reason why no machine could satisfy the pod's claims, such as a missing document. None means that there is no
-    such reason.
+    """Return the reason why the pod's claims can't be satisfied, whatever devices the machine has, such as a missing document. None means
+    that there is no such reason.
     """
     if pod.resources is not None:
         return "claims and resources of the pod as a whole (spec.resources) can't be combined: give the resources of each container"
@@ -129,7 +129,7 @@ class _Draft(Struct):
     """Devices chosen so far, in one attempt to satisfy all claims of the pod."""
 
     default: CpuSet
-    """CPUs that no container has exclusively."""
+    """CPUs that no container has exclusively, without those chosen so far."""
     cpus: dict[str, CpuSet] = field(default_factory=dict)
     """CPUs chosen for each container."""
     nodes: dict[str, NumaSet] = field(default_factory=dict)

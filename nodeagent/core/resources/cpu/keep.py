@@ -187,7 +187,7 @@ def _explain_change(
 
 
 def list_cpu_changes(before: Promises, after: Promises) -> Iterator[MachineChange]:
-    """Yield the changes of the shared pool, and of the CPUs that later init containers may reuse."""
+    """Yield the changes of the shared pool, and of the CPUs that later containers may reuse from init containers."""
     old, new = before.of(CpuBooks), after.of(CpuBooks)
     if old.default != new.default:
         yield MachineChange("shared CPUs", str(old.default) or "none", str(new.default) or "none")

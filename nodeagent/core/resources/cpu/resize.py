@@ -118,8 +118,8 @@ def _choose_more(
 
 
 def _find_cpus_of_ended_inits(promises: Promises, pod: PodDemand, now: ContainerDemand) -> CpuSet:
-    """Return the CPUs that only init containers hold that have ended before this container starts. The pod still holds these CPUs, but no
-    other container of the pod uses them.
+    """Return the CPUs held only by init containers that have ended when this container starts. The pod still holds these CPUs, but no other
+    container of the pod uses them.
     """
     held, before = promises.of_pod(pod.uid), True
     left, others = CpuSet(), CpuSet()

@@ -1,6 +1,6 @@
 """The memory manager's accounting: free and allocated bytes of each NUMA node, and how allocations and releases change them.
 
-A block is memory on one NUMA node, or on a group of nodes whose free memory it uses together. As in kubelet, a node belongs to at most one
+A block is memory that is allocated on one NUMA node, or on a group of several nodes together. As in kubelet, a node belongs to at most one
 group, so all blocks on a node have the same set of nodes.
 """
 
