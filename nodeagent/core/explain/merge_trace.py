@@ -24,8 +24,8 @@ from nodeagent.core.numa.topology_manager import Strategy
 from nodeagent.core.resources.explainer import ResourceEvent
 
 _MAX_ENUMERATED = 8
-"""Largest number of NUMA nodes for which all sets of nodes are explained. On larger machines, these are the single nodes, the sets that are
-listed as hints, and the smallest other sets.
+"""Largest number of NUMA nodes for which all sets of nodes are explained. On larger machines, only the single nodes, the sets listed as
+hints and the smallest other sets are explained.
 """
 _MOST_SETS = 2**_MAX_ENUMERATED - 1
 
@@ -61,8 +61,8 @@ class Verdict(enum.StrEnum):
     HIGHER = "higher number"
     """The set is as good as the winner, but has higher node IDs."""
     OTHER_SIZE = "other size"
-    """The set has the wrong number of nodes. This matters if no set is preferred by all resources: then sets of the winner's size rank
-    higher (`non_preferred_rank`).
+    """Sets with this number of nodes rank below sets with the winner's number of nodes (`non_preferred_rank`). These numbers are compared
+    only if no set is preferred by all resources.
     """
 
 

@@ -12,20 +12,20 @@ from nodeagent.core.explain.remedy import Attempts, Remedy, RequestChange
 from nodeagent.core.model.pod import Pod
 
 MOST_ALIKE = 8
-"""Maximum number of pods that are listed as alternatives, if the end of any one of them would be sufficient."""
+"""Maximum number of pods that are listed as alternatives, if the end of any one of them would make enough room."""
 _MAX_SINGLE_TRIALS = 150
 """Number of pods with the smallest holdings, and of pods with the largest, whose end is tried for one pod at a time. If there are more
 pods, those in between are skipped.
 """
 MOST_SETS = 300
-"""Maximum number of sets of pods that are all tried, sets of fewer pods first. If there are more sets, the search instead starts from a
-sufficient set and replaces its pods by smaller ones.
+"""Maximum number of sets of pods for an exhaustive search, which tries sets of fewer pods first. If there are more sets, the search instead
+starts from a set whose end makes enough room, and replaces its pods by smaller ones.
 """
 
 
 def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
-    """Find a pod whose end is sufficient, and all others with equally small holdings. If no single pod is sufficient, find several pods
-    that are sufficient together.
+    """Find the pods with the smallest holdings whose end, one at a time, makes enough room for the refused pod. If no single pod does, find
+    several pods that do so together.
     """
     sizes = {pod.uid: _measure_holdings(attempts, pod) for pod in attempts.what_if.pods}
     short = attempts.refusal
@@ -51,12 +51,12 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
-    """Find the smallest number of pods whose end is sufficient together. Of several sets with this number of pods, find the one with the
-    smallest holdings.
+    """Find the smallest set of pods whose end makes enough room for the refused pod. Of several sets with equally many pods, choose the one
+    with the smallest holdings.
 
     Args:
         attempts: the trial decisions on the refused pod.
-        pods: the running pods, those with the smallest holdings first. The end of a single one of them isn't sufficient.
+        pods: the running pods, those with the smallest holdings first. The end of one of them alone doesn't make enough room.
     """
     enough = _find_sufficient(attempts, pods)
     if enough is None:
@@ -78,8 +78,8 @@ def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | No
 
 
 def _find_sufficient(attempts: Attempts, pods: Sequence[Pod]) -> list[Pod] | None:
-    """Collect pods, those with the largest holdings first, until their end is sufficient. Then leave out pods that aren't needed. None
-    means that the end of all pods isn't sufficient.
+    """Collect pods, those with the largest holdings first, until their end makes enough room for the refused pod. Then leave out pods that
+    aren't needed. None means that even the end of all pods doesn't make enough room.
     """
     gone = list(reversed(pods))
     if not attempts.admits(what_if=_end_pods(attempts.what_if, gone)):

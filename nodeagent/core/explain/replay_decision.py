@@ -23,8 +23,8 @@ class ReplayedDecision(Struct, frozen=True):
     """Node on which the decision was repeated. It doesn't contain the pod itself."""
     trace: Trace
     reproduced: bool | None
-    """Whether the repeated decision has the same result: the same refusal, or the same holdings as far as they last. None means that there
-    is nothing to compare, because the pod has ended or is idle.
+    """Whether the repeated decision has the same result, that is, the same refusal or the same holdings. Holdings that change while a pod
+    runs aren't compared. None means that there is nothing to compare, because the pod has ended or is idle.
     """
     left_out: tuple[str, ...]
     """Names of the pods that were decided after this pod, so they are not on the node `before`."""

@@ -94,8 +94,8 @@ def _explainers(attempts: Attempts) -> tuple[Explainer, ...]:
 
 
 def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
-    """Search for sufficient changes of requested amounts: of one amount, of one resource in several containers, or of several amounts in
-    one container.
+    """Search for changes of requested amounts with which the pod is admitted: of one amount, of one resource in several containers, or of
+    several amounts in one container.
 
     If no such change is sufficient, pod-level amounts are changed together with the containers' amounts. If the manifest requests a
     fraction of a byte of memory, which policy Static refuses, all changes include rounded amounts.
@@ -291,8 +291,8 @@ def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> 
 
 
 def _find_several_amounts(attempts: Attempts, part: _AmountGroup) -> Remedy | None:
-    """Find a sufficient change of several amounts, with as many CPUs as possible, and then with as much of each other resource as possible.
-    None means that there is none.
+    """Find a change of several amounts with which the pod is admitted, with as many CPUs as possible, and then with as much of each other
+    resource as possible. None means that there is none.
     """
     rest = [name for name in part.asked if name != CPU]
     if len(part.asked) < 2:

@@ -88,7 +88,9 @@ class _QueueLook(NamedTuple):
     waits: Waiting | None = None
     """Reason why the pod must wait instead of being decided now. None means that it needn't wait."""
     was_examined: bool = False
-    """Whether this call has examined if the job may start before jobs ahead of it. The number of such examinations per turn is limited."""
+    """Whether this call has examined whether the job may start before jobs ahead of it. The number of such examinations per turn is
+    limited.
+    """
     stays_due: bool = False
     """Whether the pod's request remains due, because a later turn must examine it."""
 

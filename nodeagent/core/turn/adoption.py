@@ -35,7 +35,7 @@ from nodeagent.core.turn.recovery import RecoveredPod
 
 
 class AdmittedPod(Struct, frozen=True):
-    """Pod without an entry that was admitted before, as cgroups, runs or records show."""
+    """Pod that is missing in the state, but was admitted before, according to its cgroups, runs or records."""
 
     entry: PodEntry
     recovered: RecoveredPod
@@ -50,7 +50,7 @@ def find_admitted(
     recorded: Mapping[str, PodPromises],
     now_ms: int,
 ) -> tuple[AdmittedPod, ...]:
-    """Return the pods that were admitted before, as cgroups, runs or records show, in the order of their admission.
+    """Return the pods that were admitted before, according to their cgroups, runs or records, in the order of their admission.
 
     Args:
         managers: the managers of the present configuration.
@@ -142,7 +142,9 @@ def _restore_statuses(
 
 
 def _has_started(pod: Pod, position: int, past: Mapping[str, tuple[int, int, Run]]) -> bool:
-    """Return whether a container was started at least once, to judge by the runs of other containers."""
+    """Return whether a container was started at least once. The runs of later containers show this or, for an app container, the run of any
+    app container, because app containers start together.
+    """
     if pod.containers[position].kind is ContainerKind.APP:
         return any(c.kind is ContainerKind.APP and c.name in past for c in pod.containers)
     return any(c.name in past for c in pod.containers[position + 1 :])

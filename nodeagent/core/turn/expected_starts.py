@@ -21,7 +21,7 @@ class QueuedJob(Struct, frozen=True):
 
 
 class ReservedTime(Struct, frozen=True):
-    """Reservation whose times are in the time of the forecast (milliseconds since boot)."""
+    """Reservation, with its times in milliseconds since boot."""
 
     pod: Pod
     """Pod that requests the reserved amounts, for trial decisions."""

@@ -265,9 +265,10 @@ def _stop_in_order(
 ) -> PodEntry:
     """Stop app and init containers first, then the sidecars, one after the other in reverse order (KEP-753).
 
-    SIGTERM may not have been sent before the time of the SIGKILL, because the launcher or the agent wasn't running. It is then sent first,
-    and the SIGKILL is put off: in a pod that is being deleted, until the end of the pod's grace period, but at least by MIN_GRACE_MS, and
-    in a pod that finishes, by a whole grace period. SIGTERM is tried only once, so the SIGKILL follows even if SIGTERM can't be sent.
+    If the launcher or the agent wasn't running, SIGTERM may not have been sent by the time at which SIGKILL is due. SIGTERM is then sent
+    first, and SIGKILL is put off. In a pod that is being deleted, SIGKILL follows at the end of the pod's grace period, but not before
+    MIN_GRACE_MS have passed. In a pod that finishes, it follows after a whole grace period. SIGTERM is tried only once, so SIGKILL follows
+    even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]

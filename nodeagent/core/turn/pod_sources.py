@@ -72,8 +72,8 @@ class JobTerms(Struct, frozen=True):
     reservation: str = ""
     """Name of the reservation whose resources the job uses. Empty means that it uses none."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of the job's user. For the order in which jobs are examined for an early start, the CPUs of the user's running jobs are
-    divided by it.
+    """Weight of the job's user. A user whose running jobs have few CPUs per unit of weight comes first when waiting jobs are examined for
+    an early start.
     """
 
 

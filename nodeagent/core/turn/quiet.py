@@ -26,7 +26,7 @@ class LeftAlone(Struct, frozen=True):
     """Pods that a turn left unchanged, with the state after this turn and its observations."""
 
     pods: frozenset[str]
-    """UIDs of the unchanged pods. They wait neither for a certain time, nor for a change that starts no turn."""
+    """UIDs of the unchanged pods, except pods that wait for a certain time or for a change that starts no turn."""
     state: NodeState
     """State after the turn."""
     world: World
@@ -101,5 +101,5 @@ def _list_changed(old: Mapping[K, V], new: Mapping[K, V]) -> Iterator[K]:
 
 
 def _list_pods_at(path: str) -> Iterator[str]:
-    """Yield the UIDs of the pods whose cgroups are on this path. At most one pod's cgroup is."""
+    """Yield the UID of the pod whose cgroup is at this path or above it. If there is no such pod, yield nothing."""
     return (part.removeprefix("pod") for part in path.split("/") if part.startswith("pod"))

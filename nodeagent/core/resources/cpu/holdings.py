@@ -61,7 +61,7 @@ class CpuHoldings(Struct, frozen=True):
 
 class CpuReuse(Struct, frozen=True):
     """CPUs of a pod's init containers that later containers of this pod may reuse. The record is removed at the end of the pod's admission
-    or, with Erratum.REUSE_OUTLIVES_POD, when the next pod is decided. There is therefore at most one.
+    or, with Erratum.REUSE_OUTLIVES_POD, when the next pod gets CPUs. There is therefore at most one.
     """
 
     pod_uid: str

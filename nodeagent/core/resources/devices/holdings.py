@@ -71,7 +71,7 @@ class DeviceHoldings(Struct, frozen=True):
 
 class DeviceReuse(Struct, frozen=True):
     """Devices of a pod's init containers that later containers of this pod may reuse. The record is removed at the end of the pod's
-    admission or, with Erratum.REUSE_OUTLIVES_POD, when the next pod is decided. There is therefore at most one.
+    admission or, with Erratum.REUSE_OUTLIVES_POD, when the next pod gets devices. There is therefore at most one.
     """
 
     pod_uid: str

@@ -81,7 +81,7 @@ class MemoryNode(Struct, frozen=True):
 
 class MemoryReuse(Struct, frozen=True):
     """Memory of a pod's init containers that later containers of this pod may reuse. The record is removed at the end of the pod's
-    admission or, with Erratum.REUSE_OUTLIVES_POD, when the next pod is decided. There is therefore at most one.
+    admission or, with Erratum.REUSE_OUTLIVES_POD, when the next pod gets memory. There is therefore at most one.
     """
 
     pod_uid: str
