@@ -60,7 +60,7 @@ def find_closings(
 
     Args:
         config: the configuration with which the pod was admitted.
-        node: the rules of the node.
+        node: the machine, its reserved CPUs, and the rules for sharing CPUs.
         promises: the promises after the pod's admission.
         entry: the admitted pod.
         has_partitions: whether the kernel supports partitions below other cgroups.

@@ -59,7 +59,7 @@ def container_placements(
     """Derive the placement of each container whose cgroup has its desired values.
 
     Args:
-        node: the node's rules.
+        node: the machine, its reserved CPUs, and the rules for sharing CPUs.
         state: the state whose promises the cgroups implement.
         cgroups: the cgroups that have their desired values, by path. Containers whose cgroups aren't listed get no placement.
         last: the result of the previous call, whose placements are reused for unchanged containers.

@@ -109,7 +109,7 @@ def pod_cgroups(
 
     Args:
         config: the configuration.
-        node: the node's rules.
+        node: the machine, its reserved CPUs, and the rules for sharing CPUs.
         kernel: the properties of the kernel and the machine.
         state: the state whose promises the cgroups implement.
         last: the result of the previous call. None means that there is none.
@@ -161,7 +161,7 @@ def desired_cgroups(
 
     Args:
         config: the configuration.
-        node: the node's rules.
+        node: the machine, its reserved CPUs, and the rules for sharing CPUs.
         kernel: the properties of the kernel and the machine.
         state: the state whose promises the cgroups implement.
         pods: the result of `pod_cgroups` for the same arguments. None means that it hasn't been computed yet.

@@ -252,9 +252,9 @@ def _vacate_all(
     """Make every cgroup leave the CPUs that it shouldn't have, in the following order.
 
     Cgroups that have no CPU to move to are frozen. Then exclusive cgroups stop listing CPUs that they don't own. If such a CPU stayed
-    listed, their processes would use it as soon as the pod's cgroup gets it, which is before the grant. Then the pods' cgroups change. They
-    limit their shared containers, which may have to move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are reduced here, and
-    extended only after all cgroups have vacated.
+    listed, processes in the cgroup would use the CPU as soon as the pod's cgroup gets it, which is before the grant. Then the pods' cgroups
+    change. They limit their shared containers, which may have to move to CPUs that the pod's cgroup lacks so far. Fallback CPUs are reduced
+    here, and extended only after all cgroups have vacated.
     """
     desired = tuple(desired)
     leaves = sorted((w for w in desired if w.is_leaf), key=lambda w: not w.is_exclusive)

@@ -112,7 +112,9 @@ def _try_other_classes(attempts: Attempts) -> Iterator[Remedy]:
 
 
 def _try_fewer_near_devices(attempts: Attempts) -> Iterator[Remedy]:
-    """Try to remove each device from the pod's `near` annotations. If the removal of one device is never sufficient, try to remove all."""
+    """Try to remove one device from the pod's `near` annotations. If no removal of a single device admits the pod, try to remove all
+    devices.
+    """
     names = attempts.pod.near
     found: list[tuple[str, ...]] = [(name,) for name in names if attempts.admits(_remove_near(attempts.pod, (name,)))]
     if not found and len(names) > 1 and attempts.admits(_remove_near(attempts.pod, names)):

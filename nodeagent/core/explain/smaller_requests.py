@@ -75,7 +75,7 @@ class _Search(Struct, frozen=True):
 
     def _find_first_alike(self, amounts: range) -> int | None:
         """Find the largest of these descending amounts with which the pod is admitted. Amounts that need the same number of NUMA nodes are
-        searched together, by binary search: if one of them is sufficient, all smaller ones are assumed to be sufficient, too.
+        searched together, by binary search: if one of them admits the pod, all smaller ones are assumed to admit it, too.
         """
         for alike in _split_alike(amounts, lambda amount: _count_fewest_nodes(self.attempts, self.pod_with(amount))):
             found = first_by_halving(alike, self.fits)
@@ -97,7 +97,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
     """Search for changes of requested amounts with which the pod is admitted: of one amount, of one resource in several containers, or of
     several amounts in one container.
 
-    If no such change is sufficient, pod-level amounts are changed together with the containers' amounts. If the manifest requests a
+    If no such change admits the pod, pod-level amounts are changed together with the containers' amounts. If the manifest requests a
     fraction of a byte of memory, which policy Static refuses, all changes include rounded amounts.
     """
     if attempts.what_if.managers.placement.memory_manager_policy == "Static":
@@ -118,7 +118,7 @@ def smaller_requests(attempts: Attempts) -> Sequence[Remedy]:
 
 
 def _change_one_or_several(attempts: Attempts, resource: str) -> Sequence[Remedy]:
-    """Try another amount of a resource in one container. If no such change is sufficient, try the change in several containers."""
+    """Try another amount of a resource in one container. If no such change admits the pod, try the change in several containers."""
     for carry in list_adaptations(attempts.pod):
         found = (
             [
@@ -187,8 +187,8 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:
-    """Try to round each container's amount to one that can be allocated, such as whole cores. If this isn't sufficient, also lower the
-    amount in one or several containers.
+    """Try to round each container's amount to one that can be allocated, such as whole cores. If the pod isn't admitted then, also lower
+    the amount in one or several containers.
     """
     pods = _list_rounded_pods(attempts, resource)
     enough = [_make_remedy(attempts, carry(pod)) for pod in pods if attempts.admits(carry(pod))]
@@ -225,8 +225,8 @@ def _make_remedy(attempts: Attempts, after: Pod) -> Remedy:
 
 
 class _AmountGroup(Struct, frozen=True):
-    """Amounts of several resources that are changed in one remedy: those of one container, the pod-level amounts, or the maximums for the
-    amounts of all containers.
+    """Amounts of several resources that are changed in one remedy: the amounts of one container, the pod-level amounts, or the largest
+    amounts that any container may have.
     """
 
     asked: dict[str, int]
@@ -273,7 +273,7 @@ def _group_all_containers(pod: Pod, resources: list[str], carry: Carry) -> _Amou
 
 
 def _change_together(attempts: Attempts, resources: list[str], carry: Carry) -> Iterator[Remedy]:
-    """Try to change several amounts in one container, or several pod-level amounts. If no such change is sufficient, try to change amounts
+    """Try to change several amounts in one container, or several pod-level amounts. If no such change admits the pod, try to change amounts
     in all containers.
     """
     found = [

@@ -15,7 +15,7 @@ from nodeagent.core.model.idset import CpuSet
 
 
 class SettingKind(enum.StrEnum):
-    """Kind of a host setting. The kind determines what the setting's name refers to."""
+    """Kind of a host setting. The kind determines what the name of the setting identifies."""
 
     IRQ = "irq"
     """Affinity of an interrupt. The name is the interrupt's number."""
@@ -32,8 +32,8 @@ class SettingKind(enum.StrEnum):
     BALANCING = "balancing"
     """CPUs to which the irqbalance daemon may move one interrupt: either all its CPUs, or none. The name is the interrupt's number."""
     WORKQUEUE = "workqueue"
-    """CPUs of the kernel's unbound workqueues. The setting has no name. A workqueue uses those of these CPUs that are also in the
-    workqueue's own mask.
+    """CPUs of the kernel's unbound workqueues. The setting has no name. Each workqueue uses the intersection of these CPUs and its own
+    mask.
     """
     THREAD = "thread"
     """Affinity of a kernel thread that isn't bound to a CPU. The name is the thread's ID and its start time in clock ticks since boot
@@ -229,9 +229,7 @@ class Cpus(Struct, frozen=True):
     was_hidden: CpuSet = CpuSet()
     """CPUs that were in `hidden` at any time since the last scan. They may still be missing in the affinity of a kernel thread."""
     nodes: tuple[CpuSet, ...] = ()
-    """CPUs of each NUMA node, including offline CPUs. The kernel gives the CPUs of a node to those of its threads that work for
-    the node.
-    """
+    """CPUs of each NUMA node, including offline CPUs. A kernel thread that works for a node gets the node's CPUs from the kernel."""
     uevents: int = 0
     """Number of device events (uevents) that the kernel has sent. If the number has changed since the last scan, CPUs may have gone offline
     and come back.
@@ -529,7 +527,7 @@ def _find_original_value(
     Args:
         setting: the setting.
         now: the setting's present value.
-        interrupt: the properties of the interrupt, if the setting is one.
+        interrupt: the properties of the interrupt, if the setting is an interrupt's affinity.
         new_irqs: the record of the default affinity of new interrupts. None means that the agent hasn't changed it.
         cpus: the machine's CPUs.
     """

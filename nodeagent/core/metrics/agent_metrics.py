@@ -255,7 +255,7 @@ REMOVED = "cgroup"
 MOVED = "cgroup.procs"
 """Label value for drift: another program moved a container's main process to another cgroup."""
 DIFFERS = "differs"
-"""Label value for drift and failed writes: the kernel accepted the written value, but granted another one (cpuset.*.effective)."""
+"""Label value for failed writes to cgroups: the kernel accepted the written value, but granted another one (cpuset.*.effective)."""
 _CGROUP_ERRNOS = (
     "EACCES",
     "EAGAIN",

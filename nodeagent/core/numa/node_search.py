@@ -84,7 +84,7 @@ class Cover(Struct, frozen=True):
         return sums
 
     def within(self, universe: NumaMask, *, forced: NumaMask = NumaMask(0)) -> "Cover":
-        """Return these conditions with a smaller universe and with additional forced nodes."""
+        """Return a copy of the cover with a smaller universe and with additional forced nodes."""
         kept = tuple(item for item in self.amounts if universe >> item[0] & 1)
         return Cover(NumaMask(self.universe & universe), self.needs, kept, NumaMask(self.forced | forced), self.least)
 
@@ -152,7 +152,9 @@ def fittest_cover(
 
 
 def narrowest(cover: Cover, steps: Steps) -> NumaMask | None:
-    """Find the smallest set of nodes that meets the cover's conditions. Of equally small sets, the lowest mask is chosen."""
+    """Find the smallest set of nodes that meets the cover's conditions. Of equally small sets, the lowest mask is chosen. None means that
+    no set was found.
+    """
     for count in range(cover.fewest(), cover.universe.bit_count() + 1):
         found = fittest_cover(cover, count, steps)
         if found is not None:

@@ -108,7 +108,7 @@ class Resource(Struct, frozen=True):
         return frozenset()
 
     def explainer(self) -> "Explainer | None":
-        """Return the resource's explainer. None means that NUMA hints and `ResourceKind.describe` are sufficient explanations.
+        """Return the resource's explainer. None means that NUMA hints and `ResourceKind.describe` explain the decisions well enough.
 
         The method imports the explainer's module, so that its code is loaded only for explanations.
         """
@@ -157,8 +157,8 @@ class Resource(Struct, frozen=True):
         return True
 
     def count_by_node(self, held: PodPromises, name: str) -> tuple[tuple[int, int], ...]:
-        """Return the amount that a container holds on each NUMA node. `spreadHugePages` spreads huge pages in proportion to these amounts,
-        so resources to which huge pages needn't be close return nothing.
+        """Return the amount that a container holds on each NUMA node. `spreadHugePages` spreads the container's huge pages in proportion to
+        these amounts. Resources that shouldn't influence this return nothing.
         """
         return ()
 

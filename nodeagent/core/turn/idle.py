@@ -44,8 +44,8 @@ def note_settings(draft: Draft, world: World) -> Draft:
 
 
 def rest(draft: Draft, world: World) -> Draft:
-    """Release the allocations of pods whose units are all inactive. The pods become idle but keep their entries. If a unit is started
-    before the allocation is renewed, it runs in the shared pool.
+    """Release the allocations of pods whose units are all inactive. The pods become idle but keep their entries. When a unit of an idle pod
+    is started, it runs in the shared pool until the pod gets an allocation.
     """
     for entry in _list_pinning_entries(draft.state, world):
         if entry.idle == Idle() or not lifecycle.is_to_rest(entry, world.inactive_units):

@@ -1,5 +1,5 @@
-"""Stages that matter only after a loss of the state. They release what ended pods held according to records, and adopt running pods before
-other pods can get their CPUs.
+"""Stages that matter only after a loss of the state. They release the recorded devices and claims of ended pods, and adopt running pods
+before other pods can get their CPUs.
 """
 
 from msgspec.structs import replace

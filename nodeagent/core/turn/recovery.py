@@ -1,4 +1,4 @@
-"""Recovery of promises for the present machine and configuration, from what pods are known to have held before.
+"""Recovery of promises for the present machine and configuration, from the known former holdings of pods.
 
 Running pods keep their holdings as far as possible. Holdings that a pod can't keep are replaced by available ones, and each remaining
 difference is reported per container. This module reads neither files nor cgroups, so the caller passes the former holdings (from

@@ -60,7 +60,7 @@ class CpuStep(Struct, frozen=True):
     cpus: CpuSet
     """Allocated CPUs. The set is empty after a refusal."""
     reused: CpuSet
-    """Those of the allocated CPUs that init containers of the pod held before."""
+    """Allocated CPUs that init containers of the pod held before."""
     choices: tuple[CpuChoice, ...]
     refused: bool
     answers: tuple[PluginAnswered, ...] = ()

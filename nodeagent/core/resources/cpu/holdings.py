@@ -69,7 +69,7 @@ class CpuReuse(Struct, frozen=True):
 
 
 class CpuBooks(Struct, frozen=True):
-    """Records of the CPU manager that concern the whole node."""
+    """Node-wide records of the CPU manager."""
 
     default: CpuSet = CpuSet()
     """CPUs that no container has exclusively, which are the shared pool (kubelet's defaultCpuSet). Reserved CPUs are included, unless
@@ -88,7 +88,7 @@ def grantable_cpus(topology: Topology, placement: Placement, reserved: CpuSet) -
 
     Args:
         topology: the machine.
-        placement: the part of the configuration that concerns allocations.
+        placement: the part of the configuration that affects allocations.
         reserved: CPUs that are never allocated exclusively.
     """
     if not placement.has_static_cpus:

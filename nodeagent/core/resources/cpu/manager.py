@@ -56,7 +56,7 @@ from nodeagent.core.resources.resource import Allocation
 
 _PREFIX = "new static policy error: "
 NOBODY = PodDemand("", is_guaranteed=False, is_managed=False, is_skipped=False, containers=(), cpus=0)
-"""Placeholder for the pod in questions that concern no pod, such as the choice of reserved CPUs."""
+"""Placeholder for the pod in questions about CPUs that are not for a pod, such as the reserved CPUs."""
 
 
 class CoreClass(Struct, frozen=True):
@@ -122,7 +122,7 @@ class CpuManager(Struct, frozen=True):
     grantable: CpuMask
     """CPUs that may be allocated exclusively."""
     preferred: CpuMask = CpuMask(0)
-    """CPUs that are used before all others if they are sufficient for the request (`isolatedCPUs: prefer`)."""
+    """CPUs that are chosen before all others if there are enough of them for the request (`isolatedCPUs: prefer`)."""
     node_sets: tuple[NodeSet, ...] = ()
     """All sets of NUMA nodes that could be hints, in the order of hints. The tuple is empty if the topology manager needs no hints, or if
     there are too many sets to list.
@@ -489,8 +489,8 @@ def choose_near(manager: CpuManager, question: Question, mask: NumaMask | None) 
 def _is_preferred_sufficient(
     manager: CpuManager, question: Question, preferred: CpuMask, mask: NumaMask | None
 ) -> bool:
-    """Return whether the preferred CPUs are sufficient for the request, and as close to the mask's NUMA nodes as a choice among all free
-    CPUs would be.
+    """Return whether the preferred CPUs are enough for the request, and as close to the mask's NUMA nodes as a choice among all free CPUs
+    would be.
     """
     aligned = CpuMask(-1) if mask is None else _find_aligned_cpus(manager, mask)
     near = min(question.count, manager.usable(question, CpuMask(question.free.bits & aligned)).bit_count())
@@ -584,7 +584,7 @@ def divide_among_nodes(
 
 def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask, count: int) -> int:
     """Return how many of the needed CPUs to take from the mask's nodes: as many as possible. If only whole cores are taken and cores differ
-    in size, both this number and the rest must be sums of core sizes.
+    in size, both this number and the number of remaining CPUs must be sums of core sizes.
     """
     near = min(count, near_cpus.bit_count())
     layout = manager.layout

@@ -206,9 +206,9 @@ class CpuResource(Resource, frozen=True):
     def is_contradicted(self, held: PodPromises, container: str, group: ObservedCgroup, *, is_mixed: bool) -> bool:
         """Return whether a container's cgroup contradicts its recorded CPUs.
 
-        CPUs that the record has and the cgroup lacks are no contradiction, because they may be offline. CPUs that only the cgroup has are
-        one. A mixed container also has the shared pool in its cgroup, so for such a container, only a missing online CPU is a
-        contradiction.
+        CPUs that only the record contains are no contradiction, because they may be offline. CPUs that only the cgroup contains are a
+        contradiction. The cgroup of a mixed container also contains the shared pool, so for such a container, only a missing online CPU is
+        a contradiction.
         """
         own, cpus = held.of(CpuHoldings).own_set(container), cpus_of(group)
         if own is None:

@@ -83,9 +83,7 @@ class DeviceReuse(Struct, frozen=True):
 
 
 class DeviceBooks(Struct, frozen=True):
-    """Records of the device manager that concern the whole node. Between decisions they are empty, unless kubelet's errata are
-    reproduced.
-    """
+    """Node-wide records of the device manager. Between decisions they are empty, unless kubelet's errata are reproduced."""
 
     reuse: DeviceReuse | None = None
     leaked: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -93,7 +93,7 @@ class MemoryReuse(Struct, frozen=True):
 
 
 class MemoryBooks(Struct, frozen=True):
-    """Records of the memory manager that concern the whole node."""
+    """Node-wide records of the memory manager."""
 
     nodes: tuple[MemoryNode, ...] = ()
     """Accounting of all NUMA nodes, in ascending order of their IDs. The tuple is empty under the memory manager's policy None."""

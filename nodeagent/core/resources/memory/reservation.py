@@ -91,7 +91,7 @@ def find_wrong_sums(
     """Return an error for each resource whose amounts in `reservedMemory` don't add up to the node-wide reservation.
 
     Args:
-        placement: the part of the configuration that concerns allocations. Its entries of `reservedMemory` are valid.
+        placement: the part of the configuration that affects allocations. Its entries of `reservedMemory` are valid.
         topology: the machine, from which an example for the message is made. None means that the machine is unknown.
         at_least: whether `reservedMemory` may exceed the node-wide reservation, a part of which can't be computed without the machine.
     """
@@ -141,8 +141,8 @@ def _explain_wrong_sum(
 
 
 def _format_reservation(topology: Topology, amount: Quantity) -> str:
-    """Format, as an example in YAML, the configuration that reserves this amount on the first node with enough memory. If no node has
-    enough, divide the amount among several nodes.
+    """Format the configuration that reserves this amount, as an example in YAML. The amount is reserved on the first NUMA node with enough
+    memory or, if there is none, on several nodes.
     """
     whole = amount.value()
     nodes = [node for node in topology.numa if node.memory_bytes > 0]
