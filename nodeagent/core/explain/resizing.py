@@ -31,8 +31,8 @@ class Resizing(Struct, frozen=True):
 
 
 def resizing(what_if: WhatIf, old: Pod, new: Pod, tried: Callable[[], None] = lambda: None) -> Resizing:
-    """Try a resize with the daemon's rules. If it would have to wait, try it without each other pod in turn. `tried` is called after each
-    of these trials.
+    """Try a resize with the daemon's rules. If the resize would have to wait, try it without each of the other pods in turn. `tried` is
+    called after each of these trials.
     """
     answer = what_if.resize(old, new)
     if isinstance(answer, Fits) or not answer.is_deferred:

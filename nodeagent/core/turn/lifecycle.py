@@ -108,8 +108,8 @@ def is_gone(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
 
 
 def is_unsettled(entry: PodEntry, runs: Runs, observed: ObservedCgroups) -> bool:
-    """Return whether the pod waits for a change that starts no turn, such as a cgroup that becomes empty. The next turn must then examine
-    the pod in any case.
+    """Return whether the pod waits for a change that doesn't wake the agent, such as a cgroup that becomes empty. The next turn must then
+    examine the pod in any case.
     """
     if not entry.is_active:
         return False
@@ -309,7 +309,9 @@ def stop_for_restart(entry: PodEntry, names: AbstractSet[str], now_ms: int) -> P
 
 
 def is_to_rest(entry: PodEntry, inactive_units: AbstractSet[str]) -> bool:
-    """Return whether a pod should release its allocation, because it permits this and none of its units is active or being started."""
+    """Return whether a pod should release its allocation, because its manifest permits this and none of its units is active or being
+    started.
+    """
     paths = {entry.container_path(status.name) for status in entry.containers}
     return entry.pod.gives_back and paths <= inactive_units
 

@@ -26,7 +26,7 @@ class LeftAlone(Struct, frozen=True):
     """Pods that a turn left unchanged, with the state after this turn and its observations."""
 
     pods: frozenset[str]
-    """UIDs of the unchanged pods, except pods that wait for a certain time or for a change that starts no turn."""
+    """UIDs of the unchanged pods, except pods that wait for a certain time or for a change that doesn't wake the agent."""
     state: NodeState
     """State after the turn."""
     world: World
