@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.launcher.clients import Clients
+from nodeagent.launcher.fork import fork_into
 from nodeagent.launcher.order import (
     MAX_CPU,
     MAX_ID,
@@ -298,9 +299,12 @@ class Launcher:
         # signals are blocked, because the child must not run the launcher's signal handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, list_handled_signals())
         try:
-            pid = os.fork()
+            pid = None if order.cgroup is None else fork_into(order.cgroup)
+            is_inside = pid is not None
+            if pid is None:
+                pid = os.fork()
             if pid == 0:
-                become_process(order, self.root, self.journal, link)
+                become_process(order, self.root, self.journal, link, is_inside=is_inside)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid

@@ -31,8 +31,9 @@ def list_handled_signals() -> tuple[int, ...]:
     return tuple(int(number) for number in signal.valid_signals() if signal.getsignal(number) not in usual)
 
 
-def become_process(order: Order, root: Path | None, journal: str, link: int) -> NoReturn:
-    """Execute the container's command. If a stage fails, send its name through the link.
+def become_process(order: Order, root: Path | None, journal: str, link: int, *, is_inside: bool) -> NoReturn:
+    """Execute the container's command. If a stage fails, send its name through the link. `is_inside` says whether this process was created
+    in the container's cgroup.
 
     When this function is called, the signals that the launcher handles are blocked.
     """
@@ -43,7 +44,7 @@ def become_process(order: Order, root: Path | None, journal: str, link: int) -> 
         os.closerange(link + 1, 2**31 - 1)
         if not os.read(link, 1):
             os._exit(127)  # the launcher ended before it wrote the record, so this process would be unknown
-        if order.cgroup is not None:
+        if order.cgroup is not None and not is_inside:
             procs = os.open(f"{order.cgroup}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
             os.write(procs, b"%d" % os.getpid())
             os.close(procs)
@@ -142,7 +143,7 @@ def execute(order: Order) -> None:
     failure: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     for directory in directories:
         try:
-            os.execve(Path(directory) / name, order.argv, order.env)  # noqa: S606 - a command without a shell
+            os.execve(f"{directory}/{name}" if directory else name, order.argv, order.env)  # noqa: S606 - a command without a shell
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as err:  # the search continues, because a later directory may have an executable file

@@ -143,7 +143,7 @@ def test_a_shim_whose_launcher_is_gone_before_its_record_never_executes(tmp_path
     pid = os.fork()
     if pid == 0:
         ours.close()
-        shim.become_process(order, None, str(tmp_path / "journal"), theirs.fileno())
+        shim.become_process(order, None, str(tmp_path / "journal"), theirs.fileno(), is_inside=False)
     theirs.close()
     ours.close()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
