@@ -1,4 +1,4 @@
-"""Documents that describe the effect of applying or deleting manifests. Their schemas are in docs/schema."""
+"""Documents that describe the effect of applying or deleting manifests. Their schemas are in `docs/schema/`."""
 
 import difflib
 from collections.abc import Collection
