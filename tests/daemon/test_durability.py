@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, STATE_FILE
 from nodeagent.daemon.turn.requests import TurnRequest
+from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.state_files import temporary_path
 from nodeagent.formats.checkpoint.node_state import decode_state
 from tests.daemon.test_recovery import MEMORY, two_nodes
-from tests.support.daemon_model import Daemon, Files, Steps, watched
+from tests.support.daemon_model import Daemon, Files, Steps, at_rest, watched
 from tests.support.figures import Recorder, report
 from tests.support.node_model import Machine
 from tests.support.pods import app, burstable, job, pod
@@ -99,6 +102,43 @@ def test_a_start_that_was_not_saved_is_found_again(tmp_path: Path) -> None:
     later.rest()
     assert later.agent.state == daemon.agent.state != saved
     assert later.machine.running_containers() == running
+
+
+@pytest.mark.parametrize(
+    "pods", [(C,), (C, pod("d", app("one", "1"), app("two", resources=burstable())))], ids=["one", "two"]
+)
+def test_one_turn_starts_pods_and_confirms_the_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pods: tuple[Pod, ...]
+) -> None:
+    """A further turn, with all steps, finds the same and has nothing to do."""
+    with at_rest(monkeypatch, tmp_path, OF, (A, B)) as daemon:
+        daemon.files.pods = (A, B, *pods)
+        assert daemon.turn() == daemon.agent.node.config.rescan_period_ms / 1000
+        memory, view, done = daemon.agent.memory, daemon.agent.view, len(daemon.steps.done)
+        assert memory.settled is not None
+        assert all(status.is_running for entry in memory.state.entries for status in entry.containers)
+        assert view.pids is not None
+        assert len(view.pids) == len(daemon.machine.running_containers())
+        daemon.turn(WakeUpReason.HOTPLUG)
+        after = daemon.agent.memory
+        assert (after.state, after.observed, after.in_place) == (memory.state, memory.observed, memory.in_place)
+        assert after.settled is not None
+        assert after.settled.inputs == memory.settled.inputs
+        assert replace(daemon.agent.view, wrong=view.wrong) == view
+        assert daemon.steps.done[done:] == []
+
+
+def test_a_start_that_must_be_saved_is_confirmed_by_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at_rest(monkeypatch, tmp_path, OF, (A,)) as daemon:
+        daemon.files.pods = (A, ONCE)
+        assert daemon.turn() < 1
+        assert daemon.agent.memory.settled is None
+        assert [status.started_at_ms for status in daemon.agent.state.entries[-1].containers] == [None]
+        daemon.turn(WakeUpReason.CGROUPS)
+        saved = decode_state((tmp_path / STATE_FILE).read_bytes()).state
+        assert [status.is_running for status in saved.entries[-1].containers] == [True]
 
 
 @dataclass

@@ -275,7 +275,7 @@ def test_another_pod_under_the_same_uid_has_the_files_of_its_own_containers(daem
 
 def test_without_a_launcher_the_files_stay(daemon: Daemon) -> None:
     before = files(daemon)
-    runner: Any = SimpleNamespace(look=lambda: Problem("no launcher"))
+    runner: Any = SimpleNamespace(look=lambda: Problem("no launcher"), list_with_started=lambda: None)
     daemon.agent.edges = replace(daemon.agent.edges, runner=runner)
     daemon.turn(WakeUpReason.TIMER)
     assert files(daemon) == before

@@ -46,7 +46,7 @@ from nodeagent.core.turn.actions import (
     TerminateAll,
     list_actions,
 )
-from nodeagent.core.turn.decision import Decide
+from nodeagent.core.turn.decision import Decide, admit_off_orphans
 from nodeagent.core.turn.lifecycle import is_unsettled
 from nodeagent.core.turn.pod_sources import PodSource
 from nodeagent.core.turn.step import step
@@ -65,6 +65,7 @@ from nodeagent.daemon.turn import (
     act as act_module,
     agent as agent_module,
     clock as clock_module,
+    confirm as confirm_module,
     decide as decide_module,
     plan as plan_module,
     report as report_module,
@@ -684,7 +685,7 @@ class Daemon:
         return lines
 
 
-def _step_twice(state: NodeState, world: World, decide: Decide) -> Turn:
+def _step_twice(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> Turn:
     turn = step(state, world, decide)
     if world.quiet and not (world.managers.plugged or world.managers.cpu_plugins):
         assert turn == step(state, replace(world, quiet=frozenset()))
@@ -728,6 +729,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, machine: Machine, steps: Steps) -> 
         patched.setattr(report_module, "time", clock)
         patched.setattr(runs_module, "time", clock)
         patched.setattr(decide_module, "step", _step_twice)
+        patched.setattr(confirm_module, "step", _step_twice)
+        patched.setattr(confirm_module, "diff", _diff_twice)
+        patched.setattr(confirm_module, "list_actions", _list_actions_twice)
         patched.setattr(act_module, "list_actions", _list_actions_twice)
         patched.setattr(plan_module, "diff", _diff_twice)
         yield

@@ -1,4 +1,4 @@
-"""The agent's turn: look, decide, save, plan, carry out, tell, act and report.
+"""The agent's turn: look, decide, save, plan, carry out, tell, act, confirm and report.
 
 All turns have the same steps, whether caused by a start, a timer or an event. Each step is in a module of the same name, with values as
 input and output.
@@ -17,6 +17,7 @@ from nodeagent.daemon.start.reloading import check_takeover
 from nodeagent.daemon.turn.act import act
 from nodeagent.daemon.turn.carry_out import carry_out
 from nodeagent.daemon.turn.clock import read_first_lead_ms
+from nodeagent.daemon.turn.confirm import confirm
 from nodeagent.daemon.turn.decide import decide
 from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.execution import unvacated_cpus
@@ -110,7 +111,7 @@ class Agent:
             reported = reporter.report_undecided(seen, began)
             undone = {entry.pod.uid: str(seen.domains) for entry in self.state.entries}
         else:
-            done = self._decide_and_do(seen, requests)
+            seen, done = confirm(edges, seen, self._decide_and_do(seen, requests))
             reported = reporter.report_turn(self.memory, seen, done, began)
             undone = dict(done.saved.undone)
         self.memory, self.view = reported.memory, reported.view
@@ -133,4 +134,5 @@ class Agent:
         acted = act(edges, carried.memory, world, turn_done, seen.domains.strays)
         unsaved = () if saved.problem is None else (saved.problem,)
         problems = (*unsaved, *carried.problems, *untold, *acted.problems)
-        return Done(world, saved, carried, acted, (*planned.conditions, *carried.conditions), problems)
+        conditions = (*planned.conditions, *carried.conditions)
+        return Done(world, saved, planned.wanted, carried, acted, conditions, problems)

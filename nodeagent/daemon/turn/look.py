@@ -51,7 +51,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
     sources = tuple(source for domain in edges.domains for source in domain.bring(rescan=read_sources, part=part))
     looked = edges.runner.look()
     runs = None if isinstance(looked, Problem) else looked
-    memory, domains = _observe_domains(edges, memory, DomainInput(memory.state, sources, rescan, part, runs))
+    memory, domains = observe_domains(edges, memory, DomainInput(memory.state, sources, rescan, part, runs))
     problems = [*memory.machine_problems, *(found for found in (looked, domains) if isinstance(found, Problem))]
     now_ms = 0
     if not isinstance(domains, Problem):
@@ -113,7 +113,7 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
     return replace(memory, node=node, machine_problems=problems)
 
 
-def _observe_domains(
+def observe_domains(
     edges: Edges, memory: TurnMemory, domain_input: DomainInput
 ) -> tuple[TurnMemory, DomainView | Problem]:
     """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. If an observation is equal to the

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodeagent.core.admission.managers import describe_suspended_plugins, shortfalls
 from nodeagent.core.metrics.agent_metrics import MOVED
+from nodeagent.core.model.cgroup import DesiredCgroup
 from nodeagent.core.model.problem_kinds import ProblemKind
 from nodeagent.core.model.reservation import ReservedRoom
 from nodeagent.core.model.state import NodeState
@@ -48,10 +49,13 @@ class Done(Struct, frozen=True):
 
     world: World
     saved: Saved
+    wanted: tuple[DesiredCgroup, ...]
     carried: CarriedOut
     acted: Acted
     conditions: tuple[str, ...]
     problems: tuple[Problem, ...]
+    is_confirmed: bool = False
+    """Whether the effects of the turn have been observed, and left nothing to do."""
 
 
 class TurnReport(Struct, frozen=True):
@@ -128,7 +132,8 @@ class Reporter(Struct, frozen=True):
             poll_seconds=min(_LONGEST_POLL_SECONDS, memory.poll_seconds * 1.5) if unsettled else POLL_SECONDS,
         )
         reported = self._publish(memory, seen, done, problems, min(pauses), began)
-        is_settled = not (problems or unsettled or turn.postponed or turn.events or carried.result.written) and (
+        is_changed = bool(turn.events or carried.result.written) and not done.is_confirmed
+        is_settled = not (problems or unsettled or turn.postponed or is_changed) and (
             turn.wake_at_ms is None or turn.wake_at_ms > done.world.now_ms
         )
         if not is_settled:

@@ -62,6 +62,8 @@ class Runner:
         """Token in the launcher's last answer. By the token, the launcher knows which changes the agent has already received."""
         self._listed: Mapping[str, Run] = {}
         """Runs in the launcher's list. The same object is returned until a run changes."""
+        self._started: dict[str, Run] = {}
+        """Runs that were started after the launcher's last list."""
         self._failed: dict[str, Run] = {}
         """Failed starts by run ID. The launcher keeps no records of failed starts."""
 
@@ -71,13 +73,24 @@ class Runner:
             changes = self._client.list_changes(self._token)
         except LauncherError as err:
             return Problem.from_error(err)
-        if changes.is_whole or changes.statuses or changes.gone:
+        changed = {status.id: _run_of_status(status) for status in changes.statuses}
+        if changes.is_whole or changes.gone or not changed.items() <= self._listed.items():
             listed = {} if changes.is_whole else dict(self._listed)
             for run_id in changes.gone:
                 listed.pop(run_id, None)
-            self._listed = listed | {status.id: _run_of_status(status) for status in changes.statuses}
-        self._token = changes.token
+            self._listed = listed | changed
+        self._token, self._started = changes.token, {}
         self._failed = {id_: run for id_, run in self._failed.items() if id_ not in self._listed}
+        return self._list_all()
+
+    def list_with_started(self) -> Mapping[str, Run] | None:
+        """Return the runs of the launcher's last list, and those started since then. None means that none were started."""
+        if not self._started:
+            return None
+        self._listed, self._started = {**self._listed, **self._started}, {}
+        return self._list_all()
+
+    def _list_all(self) -> Mapping[str, Run]:
         return {**self._listed, **self._failed} if self._failed else self._listed
 
     def launch(self, launch: Launch, config: Config, cgroup_root: str) -> Problem | None:
@@ -131,6 +144,8 @@ class Runner:
             return Problem(f"{why} ({advice})", pod_fields(pod, container.name))
         if isinstance(answer, StartFailed):
             self._fail(launch.run_id, _describe_failure(answer, request))
+        else:
+            self._started[answer.id] = _run_of_status(answer)
         return None
 
     def _fail(self, run_id: str, why: str) -> None:

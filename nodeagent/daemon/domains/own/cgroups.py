@@ -63,13 +63,9 @@ class OwnDomain(PassiveDomain):
 
     def observe(self, look: DomainInput, /) -> DomainView:
         runs = look.runs or {}
-        for attempt, run in runs.items() if runs is not self._runs else ():
-            if (
-                run.exit is not None
-                and run != self._runs.get(attempt)
-                and (path := self._list_paths(look.state).get(attempt))
-            ):
-                self._tree.doubt(path)  # the ended container's cgroup is read again, because it counts OOM kills
+        for attempt in list_replaced(self._runs, runs) if runs is not self._runs else ():
+            if path := self._list_paths(look.state).get(attempt):
+                self._tree.doubt(path)  # a start populates the container's cgroup, and the end may be an OOM kill
         self._runs = runs
         cgroups, above = self._tree.read_changed(OWN_DIRECTORIES, look.part), self._tree.read_above()
         changed = frozenset[str]()
