@@ -3,7 +3,7 @@ formats/checkpoint defines the file format.
 """
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
 from msgspec import Struct
@@ -436,6 +436,13 @@ class NodeState(Struct, frozen=True):
             if self.entries[place].pod.uid == entry.pod.uid:
                 return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
         return self
+
+    def with_entries(self, entries: Collection[PodEntry]) -> "NodeState":
+        """Return the state with these entries instead of the present entries of their pods."""
+        if len(entries) <= 1:
+            return self.with_entry(*entries) if entries else self
+        changed = {entry.pod.uid: entry for entry in entries}
+        return replace(self, entries=tuple([changed.get(entry.pod.uid, entry) for entry in self.entries]))
 
 
 def apply_endings(state: NodeState, decided: NodeState) -> NodeState:

@@ -1,6 +1,6 @@
 """Stage: record which containers have started and ended, as shown by the launcher and the cgroups."""
 
-from nodeagent.core.model.state import ContainerStatus
+from nodeagent.core.model.state import ContainerStatus, PodEntry
 from nodeagent.core.turn import lifecycle
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.world import EventKind, TurnEvent, World
@@ -12,17 +12,18 @@ def observe(draft: Draft, world: World) -> Draft:
     """
     if world.runs is None:
         return draft
+    changed, exited = list[PodEntry](), list[TurnEvent]()
     for entry in world.awake(draft.state.entries):
         after = lifecycle.observe(entry, world.runs, world.observed, world.now_ms)
         if after == entry:
             continue
-        exited = (
+        changed.append(after)
+        exited += (
             TurnEvent(EventKind.CONTAINER_EXITED, entry.pod, entry.origin, new.name, _make_exit_fields(new))
             for old, new in zip(entry.containers, after.containers, strict=True)
             if new.exit is not None and old.exit is None
         )
-        draft = draft.plus(draft.state.with_entry(after), *exited)
-    return draft
+    return draft.plus(draft.state.with_entries(changed), *exited)
 
 
 def _make_exit_fields(status: ContainerStatus) -> tuple[tuple[str, str | int], ...]:

@@ -1,4 +1,4 @@
-"""Which saved states the next start comes to by itself."""
+"""Which saved states the next start comes to by itself, and how entries are replaced."""
 
 import pytest
 from msgspec.structs import replace
@@ -95,3 +95,14 @@ def test_only_what_the_next_start_decides_again(before: NodeState, after: NodeSt
 )
 def test_only_starts_need_no_save(before: NodeState, after: NodeState, *, expected: bool) -> None:
     assert has_only_starts(before, after) is expected
+
+
+def test_many_entries_are_replaced_in_place() -> None:
+    """Entries of pods that the state doesn't know are left out, as `with_entry` does."""
+    before = state(*(entry(name) for name in "abcd"))
+    changed = [entry(name, STARTED) for name in "dbx"]
+    one_by_one = before
+    for one in changed:
+        one_by_one = one_by_one.with_entry(one)
+    assert before.with_entries(changed) == one_by_one != before
+    assert before.with_entries([]) is before
