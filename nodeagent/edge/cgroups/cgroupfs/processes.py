@@ -95,16 +95,16 @@ class CgroupProcesses:
         """
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
+        home = f"/{(self._files.root / path).relative_to(self._files.mount)}"
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), home)
+            if cgroup == home or cgroup.startswith(f"{home}/"):
+                return False  # the process is usually in its cgroup, and one file shows this
             stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
         except OSError:
             return False
-        cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-        if cgroup is None or stat.start_ticks != start_ticks or stat.is_dead:
-            return False
-        home = f"/{(self._files.root / path).relative_to(self._files.mount)}"
-        return cgroup != home and not cgroup.startswith(f"{home}/")
+        return stat.start_ticks == start_ticks and not stat.is_dead
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> bool:
         """Move a process that has left a container's cgroup back to the payload. Return False if the process is still in the cgroup, or has
