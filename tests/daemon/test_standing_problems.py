@@ -23,7 +23,7 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.manifest_watch import ManifestWatch
 from tests.support.daemon_model import Daemon
 from tests.support.node_model import Unit
-from tests.support.pods import app, manifests, pod, unit
+from tests.support.pods import app, job, manifests, pod, unit
 
 WEB = """\
 apiVersion: v1
@@ -275,7 +275,7 @@ def test_a_clock_that_is_set_back_while_the_agent_is_away_makes_nobody_wait(daem
 
 def test_what_the_launcher_saw_before_the_clock_was_set_back_does_not_lie_ahead(daemon: Daemon) -> None:
     machine = daemon.machine
-    daemon.files.pods = (pod("a", app(cpu="1")),)
+    daemon.files.pods = (job("a", app(cpu="1")),)
     daemon.turn()
     assert latest_ms(daemon.agent.state) == 0, "it is started, and not seen yet"
     machine.set_clock(-HOUR_MS)

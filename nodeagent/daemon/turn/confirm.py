@@ -24,7 +24,8 @@ def confirm(edges: Edges, seen: Seen, done: Done) -> tuple[Seen, Done]:
     """
     left = seen, done
     runs, turn, before = edges.runner.list_with_started(), done.saved.turn, done.acted.memory
-    if runs is None or done.problems or turn.postponed:
+    written = done.carried.result
+    if runs is None or done.problems or turn.postponed or written.failed or written.held_back:
         return left
     look = DomainInput(before.state, seen.sources, rescan=False, part=0.0, runs=runs)
     memory, domains = observe_domains(edges, before, look)
@@ -51,8 +52,7 @@ def confirm(edges: Edges, seen: Seen, done: Done) -> tuple[Seen, Done]:
     if found.events or found.deltas or found.postponed or not has_only_starts(before.state, found.state):
         return left
     planned = diff(done.wanted, world.observed, memory.in_place)  # starts don't change the desired cgroups
-    ready, placed = done.carried.result.ready, done.carried.placed
-    actions = list(list_actions(found.state, world, ready, placed, memory.signalled))
+    actions = list(list_actions(found.state, world, written.ready, done.carried.placed, memory.signalled))
     if planned.changes or planned.orphans or actions:
         return left
     memory = replace(memory, state=found.state, seen_room=found.seen_room, in_place=planned.in_place)
