@@ -1,1 +1,3 @@
-"""The agent as a process: builds the edges, wakes the deciding thread, and logs. This package makes no policy decisions."""
+"""The agent process: opens the edges, wakes the thread that makes the decisions, and writes the log. The decisions themselves are made in
+core/.
+"""

@@ -1,4 +1,4 @@
-"""The agent as a process: start, threads that wake the deciding thread, signals, reload, stop."""
+"""The agent process: start, threads that wake the deciding thread, signals, reload and stop."""
 
 import os
 import signal
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins
 
 _KUBEPODS = frozenset({"kubepods.slice"})
-"""kubelet's top cgroup. While the agent serves a container runtime, processes below this cgroup don't count as host processes."""
+"""kubelet's top cgroup. While the agent serves a container runtime, it places the processes in this cgroup itself, so they aren't host
+processes.
+"""
 _RESTART = "then: systemctl restart nodeagent"
 _LAUNCHER_WAIT_SECONDS = 0.5
 _LAUNCHER_RECONNECT_SECONDS = 2.0
@@ -168,7 +170,9 @@ def _make_runtime_domain(
     machine: Machine,
     plugins: "DevicePlugins | None",
 ) -> "RuntimeDomain | None":
-    """Return the domain of the configured runtime, or of an earlier runtime whose containers still hold CPUs."""
+    """Return the domain of the configured container runtime. The domain also exists if no runtime is configured any more, but containers of
+    an earlier one hold CPUs.
+    """
     if not config.nri_socket and state.runtime == Registry():
         return None
     from nodeagent.daemon.domains.runtime.containers import RuntimeDomain  # noqa: PLC0415 - most agents serve no runtime
@@ -187,7 +191,7 @@ def _make_runtime_domain(
 
 
 def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DevicePlugins | None":
-    """Return the registry of device plugins. None means that device plugins aren't configured."""
+    """Create the registry of device plugins, or return None if device plugins aren't configured."""
     if not config.device_plugin_socket:
         return None
     from nodeagent.daemon.plugins.device_plugins import DevicePlugins  # noqa: PLC0415 - most agents have no device plugins
@@ -196,7 +200,7 @@ def _make_device_plugins(config: Config, wakeups: Wakeups, log: Log) -> "DeviceP
 
 
 def _serve_runtime(containers: "RuntimeDomain", config: Config, log: Log) -> tuple[Problem, ...]:
-    """Serve the container runtime. If a kubelet also manages CPUs, don't serve the runtime, and return the problem."""
+    """Start to serve the container runtime. Return a problem instead if this node's kubelet also manages CPUs or memory."""
     problem = None
     if config.nri_socket:
         from nodeagent.daemon.domains.runtime.beside_kubelet import kubelet_problem  # noqa: PLC0415 - as above
@@ -221,9 +225,16 @@ def run_turns(
     heart: Heartbeat,
     standing: tuple[Problem, ...] = (),
 ) -> None:
-    """Run turns until SIGTERM. systemd's watchdog is notified after each turn and after each part of a long turn.
+    """Run turns until SIGTERM, and notify systemd's watchdog after each of them.
 
-    `standing` contains the problems that last as long as the process.
+    Args:
+        agent: the agent.
+        publisher: the server of the agent's sockets.
+        watch: watch that reports changed cgroups.
+        config_file: the configuration file, which may be reloaded.
+        manager: interface to systemd.
+        heart: notifier of the watchdog during long turns.
+        standing: problems that last until the process ends.
     """
     ping_seconds = manager.watchdog_period_seconds() or float("inf")
     # the first turn also handles all earlier reasons to wake up
@@ -266,7 +277,9 @@ def run_turns(
 
 
 def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
-    """Watch the current cgroups. Return the problem, or empty text for success. A problem that equals `known` isn't logged again."""
+    """Watch the cgroups that exist now. Return the problem, or an empty text. A problem is logged only if `known`, the last result, is
+    empty.
+    """
     try:
         watch.renew(agent.unit_directories)
     except CgroupWatchError as err:
@@ -277,7 +290,7 @@ def _renew_watch(watch: CgroupWatch, agent: Agent, known: str) -> str:
 
 
 def _find_pods_cgroup(client: LauncherClient, wakeups: Wakeups, manager: ServiceManager, log: Log) -> str | None:
-    """Ask the launcher for the pods' cgroup until the launcher answers. None means that the agent was asked to stop."""
+    """Ask the launcher for the path of the pods' cgroup, until it answers. None means that the agent was asked to stop meanwhile."""
     has_logged = False
     while True:
         try:
@@ -308,7 +321,9 @@ def _read_running_pods(
     manager: ServiceManager,
     log: Log,
 ) -> Evidence | None:
-    """Read the running pods, and retry until they can be read. None means that the agent was asked to stop."""
+    """Read the running pods for a recovery of the state, and retry until all can be read. None means that the agent was asked to stop
+    meanwhile.
+    """
     logged: tuple[Problem, ...] = ()
     while True:
         evidence = read_evidence(config, tree, runner, manifests)
@@ -324,7 +339,9 @@ def _read_running_pods(
 
 
 def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
-    """Wake the agent whenever a container's process exits. After a lost connection, the next turn finds the missed exits."""
+    """Wake the agent whenever the launcher reports that a container's process has exited. After a lost connection, wake it too, so that a
+    turn finds the exits that weren't reported.
+    """
     while True:
         try:
             for _ in client.events():
@@ -335,8 +352,9 @@ def _follow_launcher(client: LauncherClient, wakeups: Wakeups) -> None:
 
 
 def open_uevents() -> list[Uevents]:
-    """Subscribe to uevents before the first turn, so that no second turn is needed because of missed events. An empty result means failure;
-    `follow_hotplug` then tries again.
+    """Subscribe to the kernel's uevents. Called before the first turn, so that the turn can't miss an event.
+
+    An empty list means that the subscription failed. `follow_hotplug` then tries again.
     """
     try:
         return [Uevents(open_uevent_socket())]
@@ -345,9 +363,9 @@ def open_uevents() -> list[Uevents]:
 
 
 def follow_hotplug(wakeups: Wakeups, log: Log, opened: list[Uevents]) -> None:
-    """Wake the agent when CPUs or memory are added or removed. Each reconnect also wakes the agent, because events may have been missed.
+    """Wake the agent when CPUs or memory are added or removed. After a reconnect, wake it once, because events may have been missed.
 
-    `opened` may contain a subscription from before the first turn.
+    `opened` contains the subscription from before the first turn, if there is one.
     """
     logged = ""
     while True:
@@ -377,7 +395,7 @@ def _start_thread(name: str, log: Log, work: Callable[[], None]) -> None:
 
 
 def keep_working(name: str, log: Log, work: Callable[[], None]) -> None:
-    """Run `work` in a separate thread. Log each unexpected error, and run `work` again afterwards."""
+    """Run `work`, and after an unexpected error log the error and run `work` again. Meant as the main function of a thread."""
     while True:
         try:
             work()

@@ -1,1 +1,1 @@
-"""Domains of a running agent, one package for each owner of cgroups: the agent, systemd, a container runtime, jobs."""
+"""Domains at run time, with one package for each owner of cgroups: the agent, systemd, a container runtime, jobs."""

@@ -1,4 +1,4 @@
-"""All domains of a node, and functions that call the same method of each domain."""
+"""Creation of all domains of a node, and functions that call one method on every domain."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -34,7 +34,14 @@ def make_domains(
 ) -> tuple[Domain, ...]:
     """Return the domains of a node, in the order in which their pods are admitted.
 
-    If `readers` is empty, new pods aren't admitted. Without `systemd`, the command `systemctl` is used.
+    Args:
+        config: the configuration.
+        tree: the node's cgroups.
+        readers: readers of the agent's own pods. Without readers, the agent admits no new pods of its own.
+        jobs: the source of jobs. None means that the node accepts no jobs.
+        runtime: the domain of a container runtime, if the node has one.
+        systemd: the connection to systemd. None means that the command `systemctl` is run instead.
+        tell: function that writes a line to a user's terminal.
     """
     return (
         OwnDomain(tree, readers),
@@ -45,7 +52,7 @@ def make_domains(
 
 
 def merge_views(views: Sequence[DomainView]) -> DomainView:
-    """Return the observations of all domains as one value."""
+    """Merge the observations of all domains."""
     cgroups = dict[str, ObservedCgroup]()
     for view in views:
         cgroups.update(view.cgroups)
@@ -61,32 +68,34 @@ def merge_views(views: Sequence[DomainView]) -> DomainView:
 
 
 def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
-    """Have each domain decide on its requests, one after the other."""
+    """Let each domain decide in turn on the requests that it has received. Return the turn with all these decisions."""
     for domain in domains:
         decided = domain.decide(decided, world)
     return decided
 
 
 def withdraw_all(domains: Sequence[Domain], why: str) -> None:
-    """Have each domain tell its waiting callers that no decision was made, with the reason `why`."""
+    """Tell every domain that the turn's decisions are void, because they couldn't be saved or made. Each domain then passes the reason
+    `why` to its waiting callers.
+    """
     for domain in domains:
         domain.withdraw(why)
 
 
 def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
-    """Have each domain take released devices away from its processes, and merge the results."""
+    """Let each domain withdraw released devices from its processes, and merge the results."""
     results = [domain.take_back(state) for domain in domains]
     in_use = {path: user for result in results for path, user in result.files_in_use.items()}
     return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))
 
 
 class DomainWriter(Struct, frozen=True):
-    """Writer of a plan's changes. It passes each change to the domain that owns the cgroup."""
+    """Writer that passes each change of a plan to the domain that owns the cgroup."""
 
     domains: tuple[Domain, ...]
 
     def apply(self, change: Change) -> None:
-        """Have the owner of the cgroup carry out one change.
+        """Let the domain that owns the cgroup make one change.
 
         Raises:
             CgroupError: the change failed, or may not have taken effect.

@@ -1,4 +1,4 @@
-"""Base class for domains that take part in only some steps of a turn."""
+"""Base class for domains that take part in only some of a turn's steps."""
 
 from nodeagent.core.cgroups.write_order import Change
 from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
@@ -11,7 +11,9 @@ from nodeagent.core.turn.world import Turn, World
 
 
 class PassiveDomain:
-    """Domain that does nothing in any step. Subclasses override some steps, which core/domains/domain.py describes."""
+    """Domain that does nothing in any step. Subclasses override the methods of the steps in which they take part (see
+    core/domains/domain.py).
+    """
 
     @property
     def needs_every_turn(self) -> bool:

@@ -1,1 +1,1 @@
-"""Host settings that keep the host's work off exclusive CPUs: read, recorded, written, restored."""
+"""Host settings that keep interrupts and the host's own processes off exclusive CPUs. They are recorded, changed, and later restored."""

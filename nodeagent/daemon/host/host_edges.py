@@ -1,4 +1,4 @@
-"""Access to all host settings that name CPUs or are specific to a CPU: kernel files, kernel threads, systemd units and irqbalance."""
+"""Access to all host settings that contain CPUs or belong to a single CPU: kernel files, kernel threads, systemd units and irqbalance."""
 
 import errno
 import os
@@ -28,22 +28,24 @@ from nodeagent.formats.kernel.unit_names import slices_around, unit_in
 from nodeagent.formats.kernel.unit_properties import LOADED
 
 Write = Callable[[Sequence[tuple[str, str]]], tuple[str | None, ...]]
-"""Function that writes values to files and kernel threads. Each result is None for success, or the reason for the failure."""
+"""Function that writes values to files and kernel threads, and returns a result for each. None means success; a text is the reason for a
+failure.
+"""
 
 SYSTEMD = "run/systemd/system"
-"""Directory that exists if systemd is the first process (sd_booted(3))."""
+"""Directory that exists only if systemd is process 1 (sd_booted(3))."""
 _AT_ONCE = 8
 _GONE = (os.strerror(errno.ESRCH), os.strerror(errno.ENOENT))
-"""Errors of writes to exited threads and removed files. These errors are ignored, because the setting no longer exists."""
+"""Errors when a thread has exited or a file was removed. They are ignored, because the setting doesn't exist any more."""
 _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
-"""Kinds of settings that are read from irqbalance."""
+"""Kinds of settings that irqbalance keeps."""
 _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
-"""Name of a kernel thread that handles an interrupt."""
+"""Name of a kernel thread that handles one interrupt."""
 
 
 class Reading(Struct, frozen=True):
-    """Host settings as read, with the kinds of settings that could not be read."""
+    """Host settings as they were read, with the errors of the kinds that couldn't be read."""
 
     settings: Mapping[Setting, Value]
     facts: Mapping[Setting, Facts] = {}
@@ -51,17 +53,18 @@ class Reading(Struct, frozen=True):
     failed: Mapping[SettingKind, NodeAgentError] = {}
     """Errors by kind of setting. The settings of such a kind were not read."""
     released: frozenset[Setting] = frozenset()
-    """Settings to restore, because the agent now places the processes of these units itself."""
+    """Settings that must be restored because the agent now places the processes of these units itself."""
 
 
 class HostEdges:
     """Reader and writer of this machine's host settings.
 
     Args:
-        write: function with the privileges to write files and settings of kernel threads.
-        pods_root: the pods' cgroup. The top-level cgroup that contains it isn't restricted.
+        write: function that may write protected files and the CPUs of kernel threads.
+        pods_root: the pods' cgroup. The top-level cgroup that contains it is never restricted.
         root: root of the host's file system.
-        beside: other top-level units whose processes the agent places. Such a unit is left out, unless its settings were changed before.
+        beside: other top-level units whose processes the agent places. They are left out, unless an earlier agent process changed their
+            settings.
     """
 
     def __init__(
@@ -83,14 +86,14 @@ class HostEdges:
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds that can be changed.
+        """Read the settings of these kinds, as far as they can be changed.
 
         Args:
             kinds: kinds of settings.
-            pinned: units to leave out, namely their exclusive CPUs by cgroup path. If such a unit has exclusive CPUs, the other units in
-                the enclosing slices are read, too.
-            known: settings that were changed before. They are read as long as they exist.
-            rescan: whether known kernel threads are checked again (see `KernelThreads.find`).
+            pinned: exclusive CPUs of the pinned units, by cgroup path. These units are left out. If one has exclusive CPUs, the other units
+                in its slices are read, too.
+            known: settings that the agent has changed before. They are read as long as they exist.
+            rescan: whether to check known kernel threads again (see `KernelThreads.find`).
         """
         found: dict[Setting, Value] = {}
         failed: dict[SettingKind, NodeAgentError] = {}
@@ -123,9 +126,8 @@ class HostEdges:
         return Reading(settings, facts, failed, released & settings.keys())
 
     def _read_units(self, pinned: Mapping[str, CpuSet], known: Collection[Setting]) -> dict[Setting, CpuSet]:
-        """Return the CPU settings of units, except units of pods.
-
-        For a known unit without a cgroup, return the systemd property, which applies from the unit's next start on.
+        """Return the allowed CPUs of systemd units, except for units of pods. If a known unit has no cgroup, return its property, which
+        applies from its next start.
         """
         if not Path(self._root, SYSTEMD).is_dir():
             raise UnitsError(
@@ -154,7 +156,10 @@ class HostEdges:
         return found
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` contains the CPUs for settings that would otherwise have no CPU left.
+        """Return the CPUs of this machine.
+
+        Args:
+            host: CPUs for settings that would otherwise have no CPU left.
 
         Raises:
             HostFileError: the kernel's files can't be read.
@@ -168,7 +173,7 @@ class HostEdges:
         return self._files.interrupts_of(device)
 
     def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the refused settings, each with the reason.
+        """Write settings. Return the settings that were refused, each with the reason.
 
         Raises:
             LauncherError: the launcher can't be reached.
@@ -208,9 +213,8 @@ class HostEdges:
         return None
 
     def _set_left_alone(self, moved: Mapping[Setting, bool]) -> str | None:
-        """Exclude the interrupts of these settings from irqbalance's balancing if the value is False, and include them again if it is True.
-
-        Other interrupts that irqbalance already excludes stay excluded. Return the problem, or None.
+        """Change which interrupts irqbalance may move: none of those with the value False, all of those with True. Other interrupts stay as
+        they are. Return the problem, or None.
         """
         try:
             there = irqbalance.read(self._irqbalance)
@@ -224,7 +228,7 @@ class HostEdges:
 
 
 def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-    """Write settings without the launcher. This needs root privileges and no sandbox."""
+    """Write settings without the launcher. The calling process needs root privileges outside of a sandbox."""
     answers: list[str | None] = []
     for place, value in writes:
         if place.startswith("thread "):
@@ -236,8 +240,8 @@ def write_directly(writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
 
 
 def _read_inactive(missing: AbstractSet[Setting], pinned: Collection[str], possible: CpuSet) -> dict[Setting, CpuSet]:
-    """Return `AllowedCPUs=` of units without a cgroup. Unloaded units are left out, because systemd drops the property with the unit's
-    file.
+    """Return `AllowedCPUs=` of the units without a cgroup. Units that aren't loaded are left out, because systemd has dropped their
+    properties.
     """
     names = {setting: unit_in(setting.name) for setting in missing if setting.name not in pinned}
     there = units.show_units(names.values()) if names else {}

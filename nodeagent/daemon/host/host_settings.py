@@ -1,5 +1,5 @@
-"""Writer of host settings that keep interrupts, kernel threads and systemd units off exclusive CPUs. The original values are restored later
-(D28).
+"""Changes of host settings that keep interrupts, kernel threads and systemd units off exclusive CPUs. The original values are recorded, and
+restored later (D28).
 """
 
 from collections.abc import Collection, Mapping, Set as AbstractSet
@@ -39,27 +39,27 @@ from nodeagent.formats.kernel.host_files import HostFileError, describe_setting
 from nodeagent.formats.kernel.unit_names import slices_around
 
 HOST_SETTINGS = "host_settings"
-"""File name of the record in the state directory. The file exists only while host settings are changed."""
+"""File name of the record of changed settings, in the state directory. The file exists only while settings are changed."""
 PUT_BACK = "host_settings_put_back"
 """Name of an empty file next to the record.
 
-`nodeagent release` creates it after restoring settings, so that a running agent expects the change.
+`nodeagent release` creates it after restoring settings. A running agent then knows that no other program has changed them.
 """
 
 _MOST_READS = 5
-"""Maximum number of readings while CPUs go offline or online. A reading during such a change isn't consistent, because the kernel moves
-threads.
+"""Maximum number of repeated readings. A reading is repeated if a CPU went offline or online meanwhile, because the kernel then moves
+threads and the values don't match.
 """
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
-"""Kinds of settings that may accept a refused value later. For instance, the kernel refuses CPUs for a thread while they are in a
-partition.
+"""Kinds of settings for which a refused value is tried again. For instance, the kernel refuses to move a thread to CPUs that are in a
+partition, but accepts it after the partition has ended.
 """
 _WORK = frozenset({SettingKind.WORKQUEUE, SettingKind.THREAD})
 
 
 class HostPlaces(Protocol):
-    """Interface that reads and writes host settings."""
+    """Interface for reading and writing host settings."""
 
     def read(
         self,
@@ -69,15 +69,18 @@ class HostPlaces(Protocol):
         known: Collection[Setting] = (),
         rescan: bool = True,
     ) -> Reading:
-        """Return the settings of these kinds, except the settings of `pinned` units.
+        """Read the settings of these kinds, except those of pinned units.
 
-        The settings in `known` and the units in the slices around pinned units with exclusive CPUs are included. With `rescan`, known
-        kernel threads are checked again.
+        Args:
+            kinds: kinds of settings.
+            pinned: exclusive CPUs of the pinned units, by cgroup path. If a unit has any, the other units in its slices are read, too.
+            known: settings that the agent has changed before. They are read as long as they exist.
+            rescan: whether to check known kernel threads again.
         """
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the machine's CPUs. `host` contains the CPUs for settings that would otherwise have no CPU left."""
+        """Return the CPUs of this machine. `host` contains the CPUs for settings that would otherwise have no CPU left."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -85,29 +88,30 @@ class HostPlaces(Protocol):
         ...
 
     def write(self, values: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the refused settings, each with the reason."""
+        """Write settings. Return the settings that were refused, each with the reason."""
         ...
 
 
 class WantedSettings(Struct, frozen=True):
-    """Wanted state of the host settings."""
+    """Host settings that the agent wants."""
 
     to_avoid: Mapping[SettingKind, CpuSet]
-    """CPUs that settings must avoid, by kind. Settings of a kind without an entry get their original values again."""
+    """CPUs to avoid, by kind of setting. For all other kinds, the original values are restored."""
     host: CpuSet
     """CPUs for settings that would otherwise have no CPU left."""
     interrupts: tuple[InterruptRequest, ...] = ()
-    """Requests of containers to have a device's interrupts handled on the container's own CPUs."""
+    """Containers' requests that a device's interrupts are handled on the container's own CPUs."""
     partitioned: CpuSet = CpuSet()
-    """CPUs in existing and planned partitions. The kernel itself moves its threads off these CPUs."""
+    """CPUs in existing and planned cpuset partitions. The kernel moves its own threads off these CPUs, so the agent needn't do so."""
     pinned: Mapping[str, CpuSet] = {}
-    """Exclusive CPUs of pinned units by cgroup path. The enclosing slices keep these CPUs, and the other units in the slices avoid them.
+    """Exclusive CPUs of the pinned units, by cgroup path. A slice around such a unit keeps these CPUs, and the other units in the slice
+    must avoid them.
 
-    A pinned unit without exclusive CPUs has an empty set, even while its settings are being restored, because only the unit's domain
-    changes them.
+    A pinned unit without exclusive CPUs has an empty set. It is listed even while it is being restored, because only systemd's domain may
+    change it.
     """
     values: Mapping[Setting, str] = {}
-    """Requested values of settings that aren't CPU lists, as text."""
+    """Requested values, as text, of settings that don't contain CPUs, such as a CPU's frequency."""
 
 
 def cpus_to_avoid(
@@ -115,7 +119,7 @@ def cpus_to_avoid(
 ) -> dict[SettingKind, CpuSet]:
     """Return the CPUs that each kind of setting must avoid.
 
-    The kernel itself keeps systemd's units off `partitioned` CPUs, which are in cpuset partitions (D27).
+    Units don't have to avoid `partitioned` CPUs, because the kernel keeps them off CPUs in cpuset partitions (D27).
     """
     to_avoid: dict[SettingKind, CpuSet] = {}
     if config.interrupt_isolation != "none":
@@ -130,7 +134,7 @@ def cpus_to_avoid(
 def put_back(places: HostPlaces, directory: str, boot: str) -> tuple[int, tuple[str, ...]]:
     """Restore the original value of each setting that still has the agent's value.
 
-    The record is kept. The file PUT_BACK tells a running agent about the change, which the agent would otherwise log as foreign.
+    The record is kept. The file PUT_BACK is created, so that a running agent doesn't log the restored values as changes by another program.
 
     Returns:
         The number of changed settings, and the problems.
@@ -175,11 +179,11 @@ def _cpus_to_spare(pinned: Mapping[str, CpuSet]) -> dict[Setting, CpuSet]:
 
 
 def read_record(path: str, boot: str) -> Record:
-    """Read the record of this boot. Changes from an earlier boot are no longer in effect.
+    """Read the record of changed settings. A record from an earlier boot is ignored, because the reboot has reset the settings.
 
     Raises:
         StateFileError: the file can't be read.
-        HostRecordError: the file's content can't be used.
+        HostRecordError: the content is invalid.
     """
     content = state_files.read(path, max_bytes=MAX_BYTES)
     # after a loss of power, the file may consist of zeros; the settings in it are from an earlier boot
@@ -190,7 +194,7 @@ def read_record(path: str, boot: str) -> Record:
 
 
 class _RecordFile:
-    """Record of changed settings and their original values. `boot` is the ID of this boot."""
+    """File that records the changed settings and their original values. `boot` is the ID of the current boot."""
 
     def __init__(self, directory: str, boot: str, log: Log) -> None:
         self._path = str(Path(directory) / HOST_SETTINGS)
@@ -198,12 +202,12 @@ class _RecordFile:
         self._boot = boot
         self._log = log
         self._record: Record | None = None
-        """Saved record. None means that the record hasn't been read yet."""
+        """Content of the file. None means that the file hasn't been read yet."""
         self.problem: str | None = None
-        """Reason why an earlier record could not be used, with the new name of its file."""
+        """Reason why the file of an earlier agent process couldn't be used, with the new name of that file."""
 
     def load(self) -> Record:
-        """Return the record. The first call reads it."""
+        """Return the record, which the first call reads from the file."""
         if self._record is None:
             try:
                 self._record = read_record(self._path, self._boot)
@@ -229,7 +233,7 @@ class _RecordFile:
         self._record = record
 
     def was_put_back(self) -> bool:
-        """Return whether another process, not the agent, has restored settings."""
+        """Return whether `nodeagent release` has restored settings since the agent last wrote them."""
         return Path(self._put_back_path).exists()
 
     def forget_put_back(self) -> None:
@@ -237,14 +241,16 @@ class _RecordFile:
 
 
 class _Partitions(Struct, frozen=True):
-    """CPU partitions, as far as they affect kernel threads."""
+    """CPUs in cpuset partitions, as far as the partitions affect kernel threads."""
 
     hidden: CpuSet = CpuSet()
-    """CPUs that kernel threads can't use because of partitions, both the partitions of the last reading and planned partitions."""
+    """CPUs that kernel threads can't use because they are in partitions, existing or planned."""
     closed: CpuSet = CpuSet()
-    """CPUs of the agent's partitions, including partitions that may not be removed yet."""
+    """CPUs in the agent's partitions, including partitions that are still to be removed."""
     is_ending: bool = False
-    """Whether a partition without allocated CPUs still exists. The kernel doesn't notify the agent when the partition is removed."""
+    """Whether a partition still exists although its CPUs aren't allocated. The kernel doesn't report the partition's removal, so the agent
+    has to check.
+    """
 
 
 class _Applied(Struct, frozen=True):
@@ -253,14 +259,16 @@ class _Applied(Struct, frozen=True):
 
 
 class _Refusals(Struct, frozen=True):
-    """Values that the kernel has refused. They aren't tried again until the wanted settings change."""
+    """Values that the kernel has refused. They aren't tried again as long as the agent wants the same settings."""
 
     wanted: WantedSettings | None = None
     values: Mapping[Setting, Value] = {}
 
 
 class HostSettings:
-    """Writer of the host settings that name CPUs or are specific to a CPU. Changes by other programs and refused settings are logged."""
+    """Changes and restores the host settings that contain CPUs or belong to a single CPU. It logs changes by other programs, and refused
+    settings.
+    """
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
         self.boot_id = boot
@@ -268,44 +276,47 @@ class HostSettings:
         self._log = log
         self._record = _RecordFile(directory, boot, log)
         self._applied: _Applied | None = None
-        """Last applied settings, with the failures. None means that the last call of `keep` failed."""
+        """Settings that the last call of `keep` applied, with the problems. None means that the call failed."""
         self._waiting: dict[Setting, str] = {}
-        """Settings that services have refused, each with the reason.
+        """Settings that systemd or irqbalance has refused, each with the reason.
 
-        A service may take seconds to answer, so only a rescan tries them again.
+        Only a rescan tries them again, because an answer may take seconds.
         """
         self._refusals = _Refusals()
         self._reported: frozenset[tuple[Setting, Value]] = frozenset()
-        """Values written by other programs that have been logged already."""
+        """Values by other programs that are already logged."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
-        """Owners of interrupts: the containers on whose CPUs a device's interrupts are handled."""
+        """Containers that own interrupts: the interrupts of a device are handled on its container's CPUs."""
         self.unavailable: Mapping[Setting, str] = {}
-        """Reasons why requested settings don't have the requested value, by setting."""
+        """Requested settings that don't have the requested value, each with the reason."""
         self.in_effect: Mapping[Setting, str] = {}
-        """Values of the requested settings that are in effect, as read from the kernel."""
+        """Requested settings that are in effect, with the values that the kernel reports."""
 
     @property
     def is_settling(self) -> bool:
-        """Return whether a partition is still to be removed. After the removal, kernel threads may need changes."""
+        """Return whether a partition still has to be removed. Afterwards, the CPUs of kernel threads may need changes."""
         return self._partitions.is_ending
 
     @property
     def lost_record(self) -> str | None:
-        """Return the problem with an earlier process's record. None means that there was no problem."""
+        """Return why the record of an earlier agent process couldn't be used. None means that there was no problem."""
         return self._record.problem
 
     @property
     def waits(self) -> bool:
-        """Return whether failed settings wait for the next rescan before they are tried again."""
+        """Return whether refused settings are tried again only at the next rescan."""
         return self._applied is not None
 
     def keep(self, wanted: WantedSettings, *, rescan: bool) -> tuple[Problem, ...]:
-        """Make the settings avoid the CPUs in `wanted`. Settings of a kind with no CPUs to avoid get their original values again. With
-        `rescan`, read all settings again.
+        """Make the settings avoid the CPUs in `wanted`. Restore the original values of each kind that has no CPUs to avoid.
+
+        Args:
+            wanted: the wanted settings.
+            rescan: whether to read all settings, even if `wanted` hasn't changed.
 
         Returns:
-            The problems. Failed settings are tried again, at the latest at the next rescan.
+            The problems. A failed setting is tried again at the next rescan, or earlier.
         """
         try:
             record, before = self._record.load(), self._applied
@@ -395,7 +406,7 @@ class HostSettings:
         return tuple(problems)
 
     def _write(self, writes: Mapping[Setting, Value]) -> dict[Setting, str]:
-        """Write settings. Return the refused settings, each with the reason."""
+        """Write settings, and log those that the kernel refuses. Return the refused settings, each with the reason."""
         if not writes:
             return {}
         refused = self._places.write(writes)

@@ -1,1 +1,1 @@
-"""Device plugins: their registration, their devices, and the calls that allocate devices."""
+"""Device plugins: registration, lists of devices, and the calls that allocate devices."""

@@ -1,7 +1,8 @@
-"""Device plugins with kubelet's protocol: they register at a socket, report their devices, and are called when devices are allocated.
+"""Device plugins, with kubelet's protocol. A plugin registers at a socket and reports its devices; the agent calls the plugin when it
+allocates devices.
 
-A thread for each resource follows the plugin's list of devices. The deciding thread uses the last list, and the answers that have arrived
-so far (questions.py). A plugin that takes more than `CALL_SECONDS` for an answer is disconnected, and its devices are unhealthy until it
+One thread per resource follows the plugin's list of devices. The deciding thread uses the latest list, and the answers that have arrived so
+far (questions.py). A plugin that takes longer than `CALL_SECONDS` for an answer is disconnected. Its devices count as unhealthy until it
 registers again.
 """
 
@@ -41,30 +42,30 @@ DEVICE_PLUGIN = GrpcServerKind(
     hint="see the plugin's log (`journalctl`), and restart it: it registers again then",
 )
 MAX_MESSAGE_BYTES = 4 << 20
-"""Maximum size of a received message: gRPC's default, which kubelet uses, too."""
+"""Maximum size of a received message, as in kubelet (gRPC's default)."""
 CALL_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
-"""Seconds to wait for the first connection. A plugin may register before it listens (kubelet: dial)."""
+"""Seconds to wait for the first connection, because a plugin may register before it listens (kubelet: dial)."""
 GRACE_SECONDS = 300.0
-"""Seconds after which the resource of a disconnected plugin is forgotten (kubelet: endpointStopGracePeriod)."""
+"""Seconds after which a disconnected plugin's resource is removed (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
-"""Pause after each list of devices, as a multiple of the CPU time spent on the list. Even a plugin that sends lists all the time then uses
-only a tenth of a CPU.
+"""Pause after each list of devices, as a multiple of the CPU time spent on that list. It limits a plugin that keeps sending lists to a
+tenth of a CPU.
 """
 AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64
 
 
 class _Lane(enum.Enum):
-    """Purpose of a call to a plugin. For each purpose, a plugin gets only one call at a time."""
+    """Purpose of a call to a plugin. A plugin gets only one call at a time for each purpose."""
 
     DECISION = "decision"
     START = "start"
 
 
 class _Plugin:
-    """Registered plugin. Its list of devices is replaced as a whole."""
+    """Registered plugin, with its latest list of devices."""
 
     def __init__(self, resource: str, path: Path, questions: Questions) -> None:
         self.resource = resource
@@ -100,7 +101,12 @@ class _Plugin:
         return answer
 
     def ask(self, asker: str, lane: _Lane, method: str, message: bytes, read: Callable[[bytes], T]) -> T:
-        """Return the plugin's answer. Raises DevicePluginPostponedError or DevicePluginFailedError (as `Questions.find_answer` does)."""
+        """Return the plugin's answer, if it has arrived. Otherwise, send the question.
+
+        Raises:
+            DevicePluginPostponedError: the plugin hasn't answered yet.
+            DevicePluginFailedError: the plugin failed to answer.
+        """
         try:
             return self._questions.find_answer(
                 asker, (self, lane), (self, method, message), partial(self._call, method, message, read)
@@ -125,7 +131,11 @@ class _Plugin:
 
     @contextmanager
     def connect(self, until: float | None) -> Iterator[GrpcClient]:
-        """Connect to the plugin, until `end` is called. Raises GrpcError, also when the time limit `until` has passed."""
+        """Connect to the plugin for the duration of the `with` block. A call of `end` interrupts the connection.
+
+        Raises:
+            GrpcError: the connection failed, or the monotonic time `until` has passed.
+        """
         with GrpcClient(DEVICE_PLUGIN, self.path, until, MAX_MESSAGE_BYTES) as client:
             self._connection = client
             if self.is_over():
@@ -133,7 +143,7 @@ class _Plugin:
             yield client
 
     def report(self, devices: tuple[PoolDevice, ...]) -> bool:
-        """Replace the list of devices. Return whether the list is the first one or has changed."""
+        """Replace the list of devices. Return whether it is the plugin's first list, or differs from the list before."""
         with self._lock:
             is_new = not self.is_over() and (devices != self.devices or not self.has_reported.is_set())
             if is_new:
@@ -145,7 +155,7 @@ class _Plugin:
         return self.ended_at is not None
 
     def end(self, why: str) -> None:
-        """Disconnect the plugin. The reason of the first call is kept."""
+        """Disconnect the plugin, and mark its devices unhealthy. If this was done before, the first reason is kept."""
         with self._lock:
             if self.ended_at is None:
                 self.why_ended, self.ended_at = why, time.monotonic()
@@ -161,7 +171,11 @@ class _Plugin:
 class DevicePlugins:
     """Registry of all device plugins.
 
-    The sockets of the plugins are in the directory of the registration socket. `wake` is called whenever a list of devices has changed.
+    Args:
+        path: path of the registration socket. The plugins' own sockets are in the same directory.
+        wake: function that is called whenever a list of devices has changed.
+        log: the log.
+        clock: monotonic clock.
     """
 
     def __init__(
@@ -170,26 +184,26 @@ class DevicePlugins:
         self._directory = path.parent
         self._wake = wake
         self.configured: Callable[[], frozenset[str]] = frozenset
-        """Function that returns the resources whose devices are configured. Plugins may not register these resources."""
+        """Function that returns the resources whose devices are configured. A plugin's registration for such a resource is refused."""
         self._log = log
         self._lock = threading.Lock()
         self._plugins: dict[str, _Plugin] = {}
         """Registered plugins by resource."""
         self._followed: set[str] = set()
-        """Resources for which a thread follows the plugins."""
+        """Resources with a thread that follows the current plugin."""
         self._is_closed = False
         self._questions = Questions(wake, clock)
         self.begin_turn = self._questions.begin_turn
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
-        """Return the registration service as a gRPC dialogue. `on_bug` is called with an unexpected exception."""
+        """Return the registration service as a gRPC dialogue. `on_bug` is called with each unexpected exception."""
         return Dialogue(GrpcServer.bounds, GrpcServer(self.methods(), on_bug).attend)
 
     def methods(self) -> dict[str, Method]:
         return {wire.REGISTER: self._register}
 
     def pools(self) -> tuple[DevicePool, ...]:
-        """Return the devices of all plugins, by resource."""
+        """Return the devices of all plugins, as a pool for each resource. Plugins disconnected for more than GRACE_SECONDS are dropped."""
         now = time.monotonic()
         with self._lock:
             gone = [
@@ -203,7 +217,9 @@ class DevicePlugins:
         return tuple(DevicePool(resource, plugin.devices, plugin) for resource, plugin in plugins)
 
     def prepare(self, held: tuple[HeldDevice, ...]) -> Unprepared | None:
-        """Have plugins prepare the devices of a container before its start, if the plugins require that. None means success."""
+        """Call PreStartContainer for the devices of a container, on each plugin that requires this call. None means that all devices are
+        ready.
+        """
         ids: dict[str, tuple[str, ...]] = {}
         for device in held:
             ids[device.resource] = (*ids.get(device.resource, ()), device.id)
@@ -221,7 +237,7 @@ class DevicePlugins:
         return None
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problems of disconnected plugins."""
+        """Describe each disconnected plugin, with the reason."""
         with self._lock:
             gone = sorted(
                 (plugin.resource, plugin.why_ended) for plugin in self._plugins.values() if plugin.ended_at is not None
@@ -264,8 +280,8 @@ class DevicePlugins:
         return wire.encode_empty()
 
     def _find_refusal(self, asked: wire.Registration) -> str:
-        """Return the reason to refuse a registration. For a check that kubelet also makes, the reason has kubelet's words. Empty means that
-        the registration is accepted.
+        """Return the reason to refuse a registration. If kubelet makes the same check, the wording is kubelet's. Empty means that the
+        registration is accepted.
         """
         if asked.version != wire.VERSION:
             return f'requested API version "{asked.version}" is not supported by kubelet. Supported version is "{wire.VERSION}"'
@@ -281,9 +297,8 @@ class DevicePlugins:
         return ""
 
     def _follow(self, resource: str) -> None:
-        """Follow the registered plugins of a resource, one after the other, until the last one has disconnected.
-
-        Runs in a separate thread.
+        """Follow a resource's plugin, and after its end the plugin that has registered since, if there is one. This method runs in a
+        separate thread.
         """
         followed = None
         while True:
@@ -296,7 +311,7 @@ class DevicePlugins:
             followed = plugin
 
     def _follow_plugin(self, plugin: _Plugin) -> None:
-        """Follow a plugin's list of devices until the plugin disconnects."""
+        """Follow a plugin's list of devices until the plugin ends or is disconnected."""
         why = ""
         while not why:
             try:
@@ -332,7 +347,11 @@ class DevicePlugins:
                 used = time.thread_time()
 
     def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
-        """Return the plugin's encoded options. Retry until the plugin listens, at most until the time `until`. Raises GrpcError."""
+        """Return the plugin's encoded options. Retry until the plugin listens.
+
+        Raises:
+            GrpcError: the call failed, or the plugin didn't listen before the monotonic time `until`.
+        """
         while True:
             try:
                 with plugin.connect(until) as client:

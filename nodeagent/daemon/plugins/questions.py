@@ -1,6 +1,7 @@
-"""Questions to device plugins, asked in separate threads. The deciding thread uses the answers received so far, and never waits.
+"""Questions to device plugins. Each is asked in a separate thread, so that the deciding thread never waits for an answer.
 
-A decision that needs a missing answer is postponed. Once the answer has arrived, a turn repeats the whole decision with all answers so far.
+A decision that needs a missing answer is postponed. When the answer has arrived, a turn makes the whole decision anew, with all answers so
+far.
 """
 
 import threading
@@ -13,38 +14,41 @@ from nodeagent.core.model.device_pools import DevicePluginFailedError, DevicePlu
 T = TypeVar("T")
 
 KEPT_SECONDS = 600.0
-"""Seconds after which answers are dropped if the decision isn't repeated. kubelet retries a container's creation after at most 300 s."""
+"""Seconds for which the answers for a decision are kept if the decision isn't made again. kubelet retries the creation of a container after
+at most 300 s.
+"""
 MOST_KEPT = 256
-"""Maximum number of decisions with saved answers. If the limit is exceeded, the answers for the oldest decision are dropped."""
+"""Maximum number of decisions whose answers are kept. If there are more, the answers for the oldest decisions are dropped."""
 
 
 MOST_QUESTIONS = 512
-"""Maximum number of questions of one decision.
+"""Maximum number of questions for one decision.
 
-Without this limit, a plugin whose devices change all the time would cause a new question for each change.
+The limit ends a decision on a plugin whose devices change all the time, as each change would lead to another question.
 """
 
 
 class _Inquiry:
-    """Questions of one decision, protected by the lock of `Questions`."""
+    """Questions of one decision. The lock of `Questions` protects this object."""
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, object] = {}
-        """Answers to the questions asked so far, or the errors that plugins raised, by question."""
+        """Answers so far, by question. If the plugin failed to answer, the error is stored instead."""
         self.used: set[Hashable] = set()
         """Questions whose answers were used in the current turn."""
         self.missing: Hashable | None = None
-        """Question without an answer. None means that the last question has been answered."""
+        """Question that still needs an answer. None means that the last question has an answer."""
         self.is_current = False
-        """Whether the decision was made or repeated in the current turn."""
+        """Whether the decision was attempted in the current turn."""
         self.made_at = 0.0
         self.count = 0
-        """Number of questions that the decision has asked so far."""
+        """Number of questions that have been sent for this decision."""
 
 
 class Questions:
-    """Questions to device plugins, asked one at a time per lane. A lane is the queue of one plugin and purpose. `wake` is called when an
-    answer has arrived.
+    """Questions to device plugins. A lane consists of the questions to one plugin for one purpose, and asks only one question at a time.
+
+    `wake` is called when an answer has arrived.
     """
 
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,12 +56,14 @@ class Questions:
         self._clock = clock
         self._lock = threading.Lock()
         self._asking: dict[Hashable, str] = {}
-        """Asker of the pending question, by lane."""
+        """Asker of the question that waits for an answer, by lane."""
         self._inquiries: dict[str, _Inquiry] = {}
-        """Questions of each decision, by asker (such as a pod's UID)."""
+        """Questions of each decision, by asker (for instance, a pod's UID)."""
 
     def begin_turn(self) -> None:
-        """Forget the decisions that the last turn has completed, and the answers that no decision uses any more."""
+        """Forget the decisions that the last turn made with all answers, and the answers that nobody has used. Call this method before each
+        turn.
+        """
         oldest = self._clock() - KEPT_SECONDS
         with self._lock:
             for asker, decision in tuple(self._inquiries.items()):
@@ -71,8 +77,8 @@ class Questions:
                 del self._inquiries[asker]
 
     def is_free(self, lane: Hashable, asker: str) -> bool:
-        """Return whether this asker may use the lane: its last question has been answered, or no other asker's question is pending in the
-        lane.
+        """Return whether this asker can continue now: either the answer it waits for has arrived, or no other asker's question is pending
+        in the lane.
         """
         with self._lock:
             decision = self._inquiries.get(asker)
@@ -80,13 +86,13 @@ class Questions:
             return has_answer or self._asking.get(lane, asker) == asker
 
     def find_answer(self, asker: str, lane: Hashable, asked: Hashable, ask: Callable[[], T]) -> T:
-        """Return the answer to a question. If there is no answer yet, ask the question if the lane is free.
+        """Return the answer to a question. If there is none yet, send the question, provided that the lane is free.
 
         Args:
-            asker: the decision, such as a pod's UID.
-            lane: the queue in which the question is asked.
-            asked: the question. Within a decision, each question is asked only once.
-            ask: function that returns the answer or raises DevicePluginFailedError, in a separate thread.
+            asker: the decision, for instance a pod's UID.
+            lane: the lane of the question.
+            asked: the question. In one decision, equal questions are sent only once.
+            ask: function that sends the question and returns the answer, or raises DevicePluginFailedError. It runs in a separate thread.
 
         Raises:
             DevicePluginPostponedError: the plugin hasn't answered yet.

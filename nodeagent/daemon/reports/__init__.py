@@ -1,1 +1,1 @@
-"""Ways in which the agent reports its state: logs, metrics, problems and APIs."""
+"""Reports of the agent's state: logs, metrics, problems and APIs."""

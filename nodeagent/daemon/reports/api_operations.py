@@ -1,4 +1,4 @@
-"""Operations of the agent's API: read the state, check a configuration, retry and release pods. They run in the serving thread."""
+"""Operations of the agent's API: read the state, check a configuration, retry or release pods. They run in the serving thread."""
 
 import asyncio
 from collections.abc import Mapping
@@ -18,30 +18,32 @@ from nodeagent.formats.node_view import NodeView, view_document
 from nodeagent.formats.wire.api_messages import MAX_TURN_SECONDS
 
 _MAX_WAITING = LocalApi.bounds.connections // 2
-"""Maximum number of clients that wait for a turn. The other connections stay free for operations that don't wait."""
+"""Maximum number of clients that wait for a turn. The other connections remain free for operations that don't wait."""
 
 
 class ApiOperations:
-    """Operations of the agent's API, as functions of a request's arguments."""
+    """Operations of the agent's API. Each is a method that gets the arguments of a request."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._encoded: tuple[NodeView, dict[str, object]] | None = None
-        """Cached view of the last request, together with its encoded document."""
+        """Last encoded view, with the resulting document."""
         self._waiting = 0
         """Number of clients that wait for a turn."""
 
     def read_state(self, _: Mapping[str, Any]) -> dict[str, object]:
-        """Return the encoded state. Each view is encoded once, so that many requests take no CPU time from the deciding thread."""
+        """Return the state as a document. Each view is encoded only once, so that frequent requests take little CPU time from the deciding
+        thread.
+        """
         view = self._agent.view
         if self._encoded is None or self._encoded[0] is not view:
             self._encoded = view, view_document(view)
         return self._encoded[1]
 
     async def check_config(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Check whether a configuration could be applied now.
+        """Check whether the agent could switch to this configuration now.
 
-        With `apply`, also have the agent reload its configuration file, and wait for the turn that does so.
+        If the argument `apply` is true, also make the agent reload its configuration file, and wait for the turn that does so.
         """
         view, path = self._agent.view, str(arguments.get("config"))
         try:
@@ -55,7 +57,8 @@ class ApiOperations:
         return {"config": path}
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Request another decision on a refused pod or a refused change. The pod is named by UID, namespace/name or name."""
+        """Have a refused pod, or the refused change of a running pod, decided again. The argument `pod` is a UID, namespace/name or name.
+        """
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
         of_containers = self._agent.view.state.runtime.refused_of(entry.pod.uid)
@@ -69,7 +72,7 @@ class ApiOperations:
         return {"pod": entry.pod.full_name, "uid": entry.pod.uid, "refusedBefore": reason}
 
     async def release(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """End the named pods, or all pods, and keep their manifests. A pod is named by UID, namespace/name or name."""
+        """End the named pods, or all pods, and keep their manifests. Each name is a UID, namespace/name or name."""
         state = self._agent.view.state
         names = arguments.get("pods")
         if arguments.get("all") is True:
@@ -93,7 +96,7 @@ class ApiOperations:
     async def _wait_for_turn(
         self, request: TurnRequest, wait_seconds: float = inf, why: WakeUpReason = WakeUpReason.REQUEST
     ) -> None:
-        """Queue a request, and wait until a turn has handled it. After a timeout, the request stays in the queue for a later turn."""
+        """Queue a request for the next turn, and wait until a turn has handled it. After a timeout, the request stays queued."""
         if self._waiting >= _MAX_WAITING:
             raise NodeAgentError(
                 f"{self._waiting} requests already wait for the agent's next turn, so this request was not accepted",

@@ -1,6 +1,6 @@
-"""CPU throttling and pressure (PSI) of containers with exclusive CPUs.
+"""Metrics of CPU throttling and pressure (PSI) of the containers with exclusive CPUs.
 
-The values are read from cgroups during a scrape, at most once a second.
+Their cgroup files are read during a scrape, at most once a second.
 """
 
 import time
@@ -24,9 +24,10 @@ class ContainerPressure:
         self._values: Mapping[Series, float] = {}
 
     def follow(self, paths: Mapping[Holder, str], locate: Callable[[str], str] = str) -> None:
-        """Replace the containers and the paths of their cgroups.
+        """Set the containers to measure, with the paths of their cgroups.
 
-        The deciding thread calls this method, and never changes `paths` afterwards. `locate` returns the directory of a cgroup path.
+        The deciding thread calls this method and doesn't change `paths` afterwards, so the serving thread may read it without a lock.
+        `locate` returns the directory of a cgroup path.
         """
         self._held = paths, locate
 
@@ -44,7 +45,7 @@ class ContainerPressure:
 
 
 def _read_container(holder: Holder, path: str) -> Iterator[tuple[Series, float]]:
-    """Yield the counters of one container. A counter is left out if the kernel doesn't provide its file."""
+    """Yield the counters of one container, except those whose files the kernel doesn't provide."""
     of_container = (("container", holder.container), ("namespace", holder.namespace), ("pod", holder.pod))
     text = read_pressure(path)
     periods = parse_throttled_periods(text.cpu_stat or "")

@@ -1,8 +1,8 @@
-"""Counters of interrupts and softirqs on exclusive CPUs, by container.
+"""Metrics of the interrupts and softirqs on exclusive CPUs, by container.
 
-The serving thread reads the kernel's files during a scrape, at most once a second. These files are large on large machines, so they are
-read only while a container has exclusive CPUs. A CPU's interrupts are counted from the first to the last scrape in which the same container
-has the CPU.
+The serving thread reads the kernel's files during a scrape, at most once a second. The files are large on large machines, so they are read
+only while a container has exclusive CPUs. The interrupts of a CPU count for a container from the first scrape that finds the container on
+this CPU to the last one.
 """
 
 import time
@@ -42,7 +42,7 @@ class Holder(NamedTuple):
 
 Held = Mapping[Holder, CpuSet]
 Claims = Mapping[Holder, tuple[str, ...]]
-"""Devices whose interrupts a container requests on its CPUs. Containers without such a request are missing."""
+"""Devices by container, for the containers that request to handle the devices' interrupts on their own CPUs."""
 
 
 class CpuCounters:
@@ -67,12 +67,13 @@ class CpuCounters:
         )
         self._read_at = -_READ_AGAIN_SECONDS
         self._was_held = False
-        """Whether a container had exclusive CPUs at the last read. If not, the kernel's files were not read."""
+        """Whether a container had exclusive CPUs at the last read. If none had, the kernel's files were not read."""
 
     def follow(self, held: Held, claims: Claims) -> None:
-        """Replace the containers' exclusive CPUs and device requests.
+        """Set the containers' exclusive CPUs and the devices whose interrupts they request.
 
-        The deciding thread calls this method, and never changes the arguments later.
+        The deciding thread calls this method and doesn't change the arguments afterwards, so the serving thread may read them without a
+        lock.
         """
         self._held, self._claims = held, claims
 
@@ -96,7 +97,7 @@ class CpuCounters:
 
 
 class _CountedFile:
-    """Counters from one kernel file, by container."""
+    """Counters of one kernel file, added up by container."""
 
     def __init__(
         self, name: str, kinds: tuple[str, ...], text: Callable[[], bytes | None], kind: Callable[[Increase], str]
@@ -105,15 +106,15 @@ class _CountedFile:
         self._text, self._kind = text, kind
         self._last: CpuCounts | None = None
         self._held: Held = {}
-        """Exclusive CPUs at the last read."""
+        """Exclusive CPUs by container, at the last read."""
         self._totals: dict[Holder, Counter[str]] = {}
 
     def update(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
-        """Read the file, and add the increases since the last read to the totals.
+        """Read the file, and add the increases since the last read to each container's totals.
 
         Args:
-            held: the exclusive CPUs of each container.
-            claimed: by container, the labels of the file's rows of interrupts that the container's pod has requested.
+            held: exclusive CPUs by container.
+            claimed: interrupts that each container requests, as row labels of the file.
         """
         text = self._text() if held else None
         counts = None if text is None else parse_cpu_counts(text)
@@ -129,9 +130,9 @@ class _CountedFile:
         self._last, self._held = counts, held
 
     def add_to(self, found: Counter[Series], held: Held, claims: Claims) -> None:
-        """Add a series for each container and kind of interrupt.
+        """Add one series for each container and kind of interrupt.
 
-        Containers that request interrupts get a further series of the kind `claimed`. Nothing is added if the kernel's file is missing or
+        A container that requests interrupts also gets a series of the kind `claimed`. Nothing is added if the kernel's file is missing or
         malformed.
         """
         if self._last is None:

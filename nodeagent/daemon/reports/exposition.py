@@ -1,4 +1,4 @@
-"""Last snapshot of the metrics, and its rendered text."""
+"""Rendering of the metrics, with a cache of the last text."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,24 +7,25 @@ from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.totals import MetricsSnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Content type of the only supported format, which kubelet also uses.
+"""Content type of the text format of Prometheus, the only format that is supported. kubelet uses it, too.
 
-OpenMetrics isn't supported, because it can't express two of kubelet's counters: their names don't end in `_total`.
+OpenMetrics can't be used, because it requires that names of counters end in `_total`. Two of kubelet's counters don't.
 """
 _CACHE_SECONDS = 1.0
-"""Seconds for which a rendered text is reused if no new snapshot was published. Many scrapes then cost only one rendering per second."""
+"""Seconds for which a rendered text is reused while no new snapshot is published, so that many scrapes cost only one rendering per second.
+"""
 
 Read = Callable[[], Mapping[Series, float]]
-"""Function that reads series from the kernel, in the thread that renders the text."""
+"""Function that reads series which aren't in the snapshot, such as the kernel's counters. The rendering thread calls it."""
 
 
 class Exposition:
-    """Renderer of the last snapshot. One thread may publish snapshots while another asks for the text.
+    """Renderer of the latest metrics snapshot. One thread may publish snapshots while another thread renders them.
 
     Args:
         snapshot: the first snapshot.
-        aliases: as in `publish`.
-        read: function that reads the series that aren't in snapshots, called once per rendering.
+        aliases: whether to add metric aliases (see `publish`).
+        read: function that reads the series that aren't in snapshots. Each rendering calls it once.
     """
 
     def __init__(self, snapshot: MetricsSnapshot, *, aliases: bool = True, read: Read = dict) -> None:
@@ -35,11 +36,12 @@ class Exposition:
         self._text_at = 0.0
 
     def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
-        """Replace the snapshot. With `aliases`, metrics also have names without kubelet's prefix (`metricsAliases`)."""
+        """Replace the snapshot. With `aliases`, kubelet's metrics also appear under names without the prefix `kubelet_` (`metricsAliases`).
+        """
         self._published = (snapshot, aliases)
 
     def text(self) -> bytes:
-        """Return the metrics in the format of CONTENT_TYPE. Only one thread may call this method."""
+        """Render the latest snapshot in the format of CONTENT_TYPE. Only one thread may call this method."""
         published, now = self._published, time.monotonic()
         if published is not self._text_of or now >= self._text_at + _CACHE_SECONDS:
             from nodeagent.edge.observability.metrics import render_metrics  # noqa: PLC0415 - takes 6 MiB

@@ -1,6 +1,6 @@
-"""Log of the agent: structlog to stderr, as JSON for the journal and as text on a terminal. Each event is a line with a fixed name.
+"""The agent's log, written to stderr by structlog: JSON for the journal, text on a terminal. Each line is an event with a fixed name.
 
-In the journal, each line has a priority, and fields that name its subject: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
+In the journal, each line also has a priority, and fields by which it can be found: NODEAGENT_EVENT, NODEAGENT_POD, NODEAGENT_POD_UID,
 NODEAGENT_CONTAINER.
 """
 
@@ -76,11 +76,11 @@ AgentEvent = Literal[
     "reservation_cancelled",
     "reservations_unusable",
 ]
-"""Names of all events except the events of turns (EventKind). docs/how-to/logs.md explains each event."""
+"""Names of the events, except those that a turn decides (EventKind). docs/how-to/logs.md explains each event."""
 
 
 class Log(Protocol):
-    """Interface of structlog's logger, restricted to the agent's events."""
+    """Logger that accepts only the agent's events."""
 
     def info(self, event: AgentEvent | EventKind, /, **fields: object) -> None: ...
 
@@ -91,7 +91,7 @@ class Log(Protocol):
 
 _AS_JSON = structlog.processors.JSONRenderer(sort_keys=True)
 _PRIORITIES = {"debug": "7", "info": "6", "warning": "4", "error": "3", "critical": "2"}
-"""syslog priority for each log method of structlog."""
+"""syslog priority by name of structlog's log method."""
 _WARNINGS = frozenset(
     {
         EventKind.POD_REFUSED,
@@ -105,11 +105,11 @@ _WARNINGS = frozenset(
 
 
 def make_log(stream: TextIO = sys.stderr, environment: Mapping[str, str] = os.environ, journal: str = SOCKET) -> Log:
-    """Return the logger of this process. No global state is configured.
+    """Return the logger of this process, without configuring structlog globally.
 
     Args:
-        stream: output for lines that aren't sent to the journal.
-        environment: environment variables. JOURNAL_STREAM shows whether the stream is connected to the journal.
+        stream: output for the lines that aren't sent to the journal.
+        environment: environment variables. JOURNAL_STREAM tells whether the stream is connected to the journal.
         journal: path of the journal's socket.
     """
     processors: list[structlog.typing.Processor] = [
@@ -147,7 +147,7 @@ def _journal_fields(
 
 
 class _JournalLogger:
-    """Output of structlog to the journal. Lines that the journal doesn't accept are written to stderr."""
+    """Logger that sends each line to the journal. If the journal doesn't accept a line, it is written to stderr."""
 
     def __init__(self, stream: TextIO, path: str) -> None:
         self._stream = stream
@@ -167,13 +167,13 @@ class _JournalLogger:
 
 
 def pod_fields(pod: Pod, container: str | None = None) -> dict[str, str]:
-    """Return the log fields of a pod or of one of its containers."""
+    """Return the log fields that name a pod, and a container if one is given."""
     fields = {"pod": pod.full_name, "pod_uid": pod.uid}
     return fields if container is None else {**fields, "container": container}
 
 
 def log_event(log: Log, event: TurnEvent, state: NodeState, extra: Mapping[str, str | int]) -> None:
-    """Log one event of a turn. `extra` contains values that concern the whole turn, such as its duration."""
+    """Log one event of a turn. `extra` contains fields about the whole turn, such as its duration."""
     fields: dict[str, str | int] = {
         **pod_fields(event.pod, event.container),
         "source": event.origin.name,

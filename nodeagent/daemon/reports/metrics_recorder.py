@@ -1,4 +1,4 @@
-"""Metrics of the deciding thread. Other threads read them from one immutable snapshot per turn."""
+"""Metrics that the deciding thread records. Each turn publishes them as one immutable snapshot, which other threads may read."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,16 +35,16 @@ from nodeagent.views.holdings.by_resource import promised_fields
 
 
 class Stopwatch(Struct):
-    """Recorder of the durations of decisions on pods."""
+    """Measurement of how long decisions on pods take."""
 
     clock: Callable[[], float] = time.monotonic
     took_ms: list[int] = field(default_factory=list)
-    """Durations of decisions in whole milliseconds, as kubelet observes them. Most durations are 0."""
+    """Durations of the decisions, in whole milliseconds as in kubelet. Most are 0."""
     alive: Callable[[], None] = lambda: None
-    """Function called after each decision, which tells systemd's watchdog that the agent is alive."""
+    """Function that is called after each decision, to notify systemd's watchdog during long turns."""
 
     def decide(self, managers: Managers, promises: Promises, pod: Pod, orphans: CpuSet) -> Admitted | Rejected:
-        """Decide on a pod, and record the duration. The decision is the same as without a stopwatch."""
+        """Decide on a pod, and record how long the decision took."""
         began = self.clock()
         decision = admit_off_orphans(managers, promises, pod, orphans)
         self.took_ms.append(int(1000 * (self.clock() - began)))
@@ -53,10 +53,10 @@ class Stopwatch(Struct):
 
 
 class _PodMetrics(Struct, frozen=True):
-    """Values that one pod contributes to the metrics."""
+    """Contribution of one pod to the metrics."""
 
     counted: tuple[Series, ...]
-    """Gauges to which the pod adds 1."""
+    """Gauges that count this pod or its containers. A series appears once for each unit that it counts."""
     held: Mapping[Holder, CpuSet]
     claims: Mapping[Holder, tuple[str, ...]]
     paths: Mapping[Holder, str]
@@ -69,24 +69,24 @@ class MetricsRecorder:
         self._totals.add(started_deltas(node.managers, promises))
         self.pods: Derived[tuple[PodEntry, PodPromises], _PodMetrics] = Derived()
         self.counted: dict[Series, int] = {}
-        """Values of the gauges that count pods and containers, summed over all pods in `pods`."""
+        """Values of the gauges that count pods and containers, as the sum over `pods`."""
         self._aliases = node.config.metrics_aliases
         self.cpu_counters = CpuCounters()
         self.config_refused_at_seconds = 0.0
-        """Time at which the configuration file was refused, in seconds since the epoch. 0 means that the file is valid."""
+        """Time at which the current configuration file was refused, in seconds since the epoch. 0 means that the file is valid."""
         self.served: dict[Series, int] = {}
-        """Counters of the serving thread, which also renders the metrics."""
+        """Counters that the serving thread increments, such as PodResources calls."""
         self.latest_starts: Mapping[Series, float] = {}
-        """Gauges of the waiting jobs' latest starts, replaced by the serving thread before it renders the metrics."""
+        """Gauges of the waiting jobs' expected starts. The serving thread sets them before it renders the metrics."""
         self.pressure = ContainerPressure()
         self._config = node.config
-        """Configuration of the last turn."""
+        """Configuration that the last turn used."""
         self._hashed: tuple[Config, str] | None = None
-        """Configuration of the last rendering, with its hash. The serving thread computes the hash."""
+        """Configuration of the last rendering and its hash. The serving thread computes the hash, so that turns don't have to."""
         self._of_resources: tuple[Managers | None, Promises | None, tuple[tuple[Series, int], ...]] = None, None, ()
-        """Gauges of the resources, together with the managers and allocations from which they were computed."""
+        """Gauges of the resources, with the managers and promises from which they were computed."""
         self._last = self._snapshot({})
-        """Snapshot after the last complete turn. A turn without changes publishes the gauges of this snapshot again."""
+        """Snapshot of the last full turn. A turn without changes publishes its gauges again."""
         self.exposition = Exposition(
             self._last,
             aliases=self._aliases,
@@ -102,7 +102,14 @@ class MetricsRecorder:
     def count(
         self, decided: Turn, outcome: ExecutionResult, drift: Sequence[str], admissions_ms: Sequence[int]
     ) -> None:
-        """Count one turn. `drift` lists the metric's label for each cgroup file that was restored."""
+        """Count the events and results of one turn.
+
+        Args:
+            decided: the turn's decisions.
+            outcome: the cgroup writes, successful and failed.
+            drift: label of the metric for each cgroup file that was corrected.
+            admissions_ms: durations of the decisions on pods.
+        """
         self._totals.add(decided.deltas)
         for milliseconds in admissions_ms:
             self._totals.observe(TOPOLOGY_DURATION, milliseconds)
@@ -121,7 +128,7 @@ class MetricsRecorder:
                 self._totals.count(names.CONTAINER_RESTARTS)
 
     def count_domain(self, counted: DomainCounts) -> None:
-        """Count the events of a domain since the last turn."""
+        """Count what a domain has reported since the last turn."""
         self._totals.add(counted.deltas)
         for name, seconds in counted.durations:
             self._totals.observe(name, seconds)
@@ -142,7 +149,16 @@ class MetricsRecorder:
         seconds: float,
         quiet: frozenset[str] = frozenset(),
     ) -> None:
-        """Publish the metrics of the current state. `quiet` lists the UIDs of pods that have not changed since the last call."""
+        """Publish the metrics of the state after a turn.
+
+        Args:
+            view: the state and problems after the turn.
+            managers: the managers.
+            decided_something: whether the turn decided on a pod. It selects the histogram for the turn's duration.
+            manifest_problems: number of problems with manifests.
+            seconds: duration of the turn.
+            quiet: UIDs of the pods that have not changed since the last call, whose contributions are reused.
+        """
         self._totals.observe(names.EVENT_DURATION if decided_something else names.RECONCILE_DURATION, seconds)
         state = view.state
         held: dict[Holder, CpuSet] = {}
@@ -190,7 +206,7 @@ class MetricsRecorder:
         self.exposition.publish(self._last, aliases=self._aliases)
 
     def _count_pods(self, pods: Iterable[tuple[object, _PodMetrics]], by: int) -> None:
-        """Add `by` for each pod to the gauges that count pods and containers. Remove gauges that become 0."""
+        """Add `by` to each gauge that counts these pods or their containers. Remove a gauge whose value becomes 0."""
         for _, pod in pods:
             for series in pod.counted:
                 count = self.counted.get(series, 0) + by
@@ -200,7 +216,7 @@ class MetricsRecorder:
                     del self.counted[series]
 
     def count_rest(self, seconds: float) -> None:
-        """Count and publish a turn without any change."""
+        """Count a turn that changed nothing, and publish the gauges of the last full turn again."""
         self._totals.observe(names.RECONCILE_DURATION, seconds)
         self.exposition.publish(self._totals.renew(self._last), aliases=self._aliases)
 

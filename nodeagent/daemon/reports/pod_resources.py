@@ -1,4 +1,6 @@
-"""kubelet's PodResources API, answered from the published view in the serving thread, with kubelet's rate limit and metrics."""
+"""kubelet's PodResources API. The serving thread answers the calls from the published view, with the same rate limit and metrics as
+kubelet.
+"""
 
 import time
 from collections.abc import Callable
@@ -26,12 +28,11 @@ from nodeagent.formats.wire.protobuf import Message, MessageType, ProtobufError,
 
 _CALLS_PER_SECOND = 100
 _CALLS_AT_ONCE = 10
-"""kubelet's rate limit: calls per second, which is also the number of calls in a burst (podresources/grpc: DefaultQPS, DefaultBurstTokens).
-"""
+"""Rate limit of kubelet: calls per second, and calls at once (podresources/grpc: DefaultQPS, DefaultBurstTokens)."""
 
 
 class PodResources:
-    """Methods of the PodResources API. Their metrics start at 0 in `counts`, which the methods increment in place."""
+    """Methods of the PodResources API. They count their calls in `counts`, where the constructor adds all counters with the value 0."""
 
     def __init__(
         self, view: Callable[[], NodeView], counts: dict[Series, int], clock: Callable[[], float] = time.monotonic
@@ -45,11 +46,11 @@ class PodResources:
         counts |= {_series(spec.name): 0 for spec in names.POD_RESOURCES_METRICS}
 
     def dialogue(self, on_bug: Callable[[Exception], None]) -> Dialogue:
-        """Return the methods as a gRPC dialogue. `on_bug` is called with an unexpected exception of a method."""
+        """Return the API as a gRPC dialogue. `on_bug` is called with each unexpected exception."""
         return Dialogue(GrpcServer.bounds, GrpcServer(self.methods(), on_bug).attend)
 
     def methods(self) -> dict[str, Method]:
-        """Return the methods of the API by their gRPC paths."""
+        """Return the API's methods by gRPC path."""
         return {
             f"/{SERVICE}/List": self._method(LIST_REQUEST, names.LIST_REQUESTS, self._encode_list),
             f"/{SERVICE}/GetAllocatableResources": self._method(
@@ -77,7 +78,9 @@ class PodResources:
         return call
 
     def _encode_list(self, _: Message) -> bytes:
-        """Return the encoded list of pods. Each view is encoded once, so that many calls take no CPU time from the deciding thread."""
+        """Return the encoded list of pods. Each view is encoded only once, so that frequent calls take little CPU time from the deciding
+        thread.
+        """
         view = self._view()
         if self._list is None or self._list[0] is not view:
             self._list = view, encode(LIST_RESPONSE, list_pods(view.state, node_name()))

@@ -1,4 +1,4 @@
-"""Texts of current problems, as `nodeagent inspect` shows them."""
+"""Descriptions of current problems, as `nodeagent inspect` shows them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -16,7 +16,7 @@ from nodeagent.views.holdings.devices import list_unrecovered
 
 
 def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
-    """Return the name of a manifest file that is ignored because of a duplicate, and the reason."""
+    """Return the name of a manifest file that is ignored because of a duplicate, and a text that says why."""
     fields = dict(event.fields)
     return event.origin.name, (
         f"pod {event.pod.full_name} has the same {fields['same']} as a pod in {fields['first_source']}, which is used: "
@@ -25,7 +25,7 @@ def describe_duplicate(event: TurnEvent) -> tuple[str, str]:
 
 
 def describe_unserved_containers(state: NodeState) -> str:
-    """Explain that pods keep their allocations although the agent doesn't serve their container runtime."""
+    """Describe the pods that keep their allocations although the agent doesn't serve their container runtime any more."""
     pods = ", ".join(entry.pod.full_name for entry in state.requested_entries())
     return (
         f"{pods}: the agent doesn't serve their container runtime any more, so they keep their allocations until their processes have "
@@ -34,11 +34,11 @@ def describe_unserved_containers(state: NodeState) -> str:
 
 
 def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator[str]:
-    """Describe refused containers of running pods. Pods that are refused as a whole are shown elsewhere.
+    """Describe each refused container of a running pod. Pods that are refused as a whole are left out, because they are listed elsewhere.
 
     Args:
         state: the node's state.
-        for_room: whether a container that was refused for lack of resources is decided again later (`Config.retries_for_room`).
+        for_room: whether the agent retries a container that was refused for lack of resources (`Config.retries_for_room`).
     """
     for entry in state.requested_entries():
         for refused in state.runtime.refused_of(entry.pod.uid):
@@ -50,7 +50,9 @@ def describe_refused_containers(state: NodeState, *, for_room: bool) -> Iterator
 
 
 def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
-    """Describe pods of a container runtime that are refused because of their names. These pods appear in no other list."""
+    """Describe the container runtime's pods that are refused because of their names. No other list contains them, because the state has no
+    entries for them.
+    """
     known = {entry.pod.uid for entry in state.entries} if state.runtime.refused else frozenset[str]()
     for refused in state.runtime.refused:
         if refused.key.pod_uid not in known:
@@ -60,7 +62,7 @@ def describe_misnamed_pods(state: NodeState) -> Iterator[str]:
 
 
 def describe_refused_change(entry: PodEntry) -> str | None:
-    """Explain why a changed manifest isn't applied. None means that the changed manifest is applied."""
+    """Describe why the changed manifest of a running pod isn't applied. None means that no change is refused."""
     refusal, name = entry.change_refusal, entry.pod.full_name
     if refusal is None or not entry.is_active:
         return None
@@ -76,7 +78,8 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 
 
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Describe pinned units without a usable CPU, which the agent can't freeze. The result is empty if there are no such units."""
+    """Describe the pinned units that have no usable CPU. Unlike containers, the agent can't freeze them. Empty means that there are none.
+    """
     units = [
         unit_at(want.path)
         for want in wanted
@@ -91,7 +94,7 @@ def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
 
 
 def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
-    """Describe pinned units whose pods are unknown because the state was lost and some manifests can't be read."""
+    """Describe pinned units whose pods are unknown, because the state was lost and some manifests can't be read."""
     said = ", ".join(f"{unit} stays on CPUs {cpus}" for unit, cpus in sorted(units.items()))
     return (
         f"{said}: a pod has pinned {'it' if len(units) == 1 else 'them'}, and is unknown while some manifests can't be read. No other pod "
@@ -100,7 +103,7 @@ def describe_units_of_unknown_pods(units: Mapping[str, CpuSet]) -> str:
 
 
 def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
-    """Describe lost pods that have devices according to records. The result is empty if there are none."""
+    """Describe the lost pods to which devices are allocated, according to records. Empty means that there are none."""
     said = "; ".join(
         f"pod {pod.name or pod.uid} has {', '.join(devices)}" for pod in lost if (devices := list_unrecovered((pod,)))
     )
@@ -113,7 +116,9 @@ def describe_lost_pods(lost: Iterable[UnrecoveredPod]) -> str:
 
 
 def describe_waiting_units(state: NodeState) -> Iterator[str]:
-    """Describe pods that released their CPUs while their units were inactive, and for which there are now too few free CPUs."""
+    """Describe each pod that released its CPUs while its unit was inactive, and for which too few CPUs are free now that the unit is
+    active.
+    """
     for entry in state.conspicuous_entries():
         refusal = entry.idle_refusal
         if refusal is not None and entry.is_active and entry.deleting_since_ms is None:
@@ -132,7 +137,7 @@ def describe_refused_partitions(cpus: CpuSet) -> str:
 
 
 def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: InterruptOwners) -> str:
-    """Explain which requested interrupts aren't handled on the container's CPUs. The result is empty if all requests are met."""
+    """Describe the interrupts that aren't handled on the CPUs of the container that requests them. Empty means that there are none."""
     unknown = (
         f"{', '.join(held.unknown)}: a pod's annotation claims its interrupts, but there is no such device, or it has no driver "
         "(see `ls /sys/class/net /sys/bus/pci/devices`)"
@@ -155,7 +160,7 @@ def describe_unserved_interrupts(asked: Iterable[InterruptRequest], held: Interr
 
 
 def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
-    """Describe pods that request a core profile which isn't configured. Their cores keep their normal settings. The result is empty if
+    """Describe the pods that request a profile which isn't configured, so that the settings of their cores aren't changed. Empty means that
     there are none.
     """
     return "; ".join(
@@ -165,8 +170,8 @@ def describe_unknown_profiles(unknown: Iterable[tuple[str, str]]) -> str:
 
 
 def describe_withheld(kept: Withheld, online: CpuSet) -> str:
-    """Describe CPUs that a cgroup above withholds from the pods. Clearing AllowedCPUs= doesn't give these CPUs back, because of systemd
-    #43846.
+    """Describe the CPUs that a cgroup above the pods' cgroup withholds. The text names a command that grants them, because clearing
+    AllowedCPUs= has no effect on a running unit (systemd #43846).
     """
     return (
         f"{kept.path} withholds CPUs {kept.cpus} from the pods, so they count as offline "

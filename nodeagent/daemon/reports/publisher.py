@@ -1,4 +1,4 @@
-"""Publisher of the agent's sockets, in a separate thread: API, jobs, metrics, PodResources and device plugins."""
+"""Server of the agent's sockets, in a separate thread: API, jobs, metrics, PodResources and device plugins."""
 
 import os
 from contextlib import ExitStack
@@ -35,26 +35,26 @@ GROUP = "nodeagent"
 
 
 class _Unopened(NamedTuple):
-    """Service whose socket is still to be opened."""
+    """Service whose socket isn't open yet."""
 
     address: BindAddress
     service: Service | Dialogue
     field: str
-    """Name of the configuration field with the address."""
+    """Name of the configuration field that contains the address."""
     group: int | None
-    """ID of the group whose members may connect. None means that only the owner may connect."""
+    """ID of the group whose members may connect. None means that only the agent's user may connect."""
     problem: str = ""
-    """Reason of the last failure. Empty means that nothing was tried yet."""
+    """Reason why the last attempt to open the socket failed. Empty means that there was no attempt."""
 
 
 class _JobApi(LocalApi):
-    """API on the socket for jobs. Each job that waits for free CPUs keeps a connection open (`Limits.queued`)."""
+    """API that allows many connections, because each queued job keeps one open (`Limits.queued`)."""
 
     bounds = replace(LocalApi.bounds, connections=192)
 
 
 class Publisher:
-    """Server of all the agent's sockets while the `with` block runs."""
+    """Context manager that serves all of the agent's sockets during the `with` block."""
 
     def __init__(
         self,
@@ -66,17 +66,18 @@ class Publisher:
     ) -> None:
         self._agent = agent
         self._plugins = plugins
-        """Registry of device plugins. None means that device plugins can't register."""
+        """Registry of device plugins. None means that device plugins aren't configured."""
         self._jobs = jobs
-        """Source of jobs. None means that jobs can't be requested."""
+        """Source of jobs. None means that nobody can request jobs."""
         self._queue = None if jobs is None else JobQueue(jobs, agent)
         self._config = config
         self._log = log
         self._thread = ServingThread(self._report_failure)
         self._group_problem = ""
-        """Problem with the group whose members may run jobs. Empty means that there is no problem."""
+        """Text about a missing group (`jobs.group`), whose members could run jobs. Empty means that the group exists or isn't configured.
+        """
         self._unopened: dict[str, _Unopened] = {}
-        """Services without an open socket, by name."""
+        """Services whose sockets aren't open yet, by name."""
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -123,7 +124,7 @@ class Publisher:
         self._undo.close()
 
     def listen(self) -> tuple[Problem, ...]:
-        """Open the socket of each service whose socket isn't open yet, and return the problems. Failed services are tried again later."""
+        """Try to open each socket that isn't open yet, and return the problems. Each turn calls this method, so failures are retried."""
         for what, unopened in tuple(self._unopened.items()):
             try:
                 listener = listen(unopened.address, group=unopened.group, field=unopened.field)
@@ -147,7 +148,8 @@ class Publisher:
         return metrics.exposition.text()
 
     def _job_service(self, jobs: Jobs, queue: JobQueue) -> _Unopened:
-        """Return the service for jobs. Jobs have a separate socket, because a user may run jobs without the right to read the state."""
+        """Create the service for jobs. Its socket is separate from the API's, because users who may run jobs may not read the whole state.
+        """
         configured, requests = self._config.jobs, JobRequests(jobs, self._agent)
         reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)

@@ -1,4 +1,4 @@
-"""Counts of problems, and of pods and containers that need attention, and the status line for `systemctl status` and `/readyz`."""
+"""Numbers of problems and of pods and containers that need attention, and the status line for `systemctl status` and `/readyz`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from nodeagent.formats.node_view import NodeView
 from nodeagent.views.wording.words import format_count
 
 _MOST_CHARACTERS = 300
-"""Maximum number of characters of a problem in the status line. A limit is needed because systemd shows the whole line."""
+"""Maximum length, in characters, of the problem in the status line. systemd always shows the whole line."""
 
 
 def count_wrong(
@@ -27,7 +27,7 @@ def count_wrong(
     now_ms: int,
     is_ready: bool,
 ) -> Mapping[ProblemKind, int]:
-    """Count the problems, and the pods and containers that need attention, by kind. Kinds with the count 0 are left out."""
+    """Count the problems, and the pods and containers that need attention, by kind. Kinds without any are left out."""
     conspicuous = state.conspicuous_entries()
     crash_loops = sum(
         status.exit is not None and (next_start_at_ms(entry, container, status) or 0) > now_ms
@@ -48,7 +48,7 @@ def count_wrong(
 
 
 def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
-    """Count the containers that should run but have no usable CPU."""
+    """Count the containers that have no usable CPU, except those that have ended for good."""
     pool = shared_pool(managers, state.promises, online)
     if pool:
         return 0
@@ -62,7 +62,9 @@ def _count_starved(managers: Managers, state: NodeState, online: CpuSet) -> int:
 
 
 def format_status(view: NodeView) -> str:
-    """Format the status line: numbers of pods, exclusive CPUs, problems by kind and refused pods, and the first problem."""
+    """Format the status line: the numbers of pods, exclusive CPUs, problems with their kinds, and refused pods, followed by the first
+    problem.
+    """
     refused = view.wrong.get(ProblemKind.REFUSED, 0)
     kinds = [kind.value for kind, count in view.wrong.items() if count and kind is not ProblemKind.REFUSED]
     problems = sum(view.wrong.values()) - refused
@@ -83,7 +85,7 @@ def format_status(view: NodeView) -> str:
 
 
 def report_readiness(view: NodeView) -> tuple[bool, str]:
-    """Return whether the agent's last turn was complete, and the text of `/readyz`. The text is only `ok` if nothing needs attention."""
+    """Return whether the agent is ready, and the text of `/readyz`. The text is `ok` only if nothing needs attention."""
     if view.is_ready and not view.wrong:
         return True, "ok"
     begun = "" if view.problems else ": the first sync is not finished"

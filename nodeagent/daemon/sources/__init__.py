@@ -1,1 +1,1 @@
-"""Sources of pods other than jobs and container runtimes: the manifest directory."""
+"""Source of pods in manifest files. Jobs and container runtimes, the other sources, are in their domains."""

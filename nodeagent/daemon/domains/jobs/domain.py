@@ -1,4 +1,6 @@
-"""Domain of jobs. The pod of a job consists of a process that requests CPUs, and which the agent moves into a cgroup."""
+"""Domain of jobs. A job's pod contains one process, the owner, which has requested CPUs. The agent moves this process into the pod's
+cgroup.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,15 +19,14 @@ from nodeagent.views.job_report import format_oom_end
 from nodeagent.views.wording.words import format_requested_bytes
 
 TellTerminal = Callable[[int, int, str], object]
-"""Function that writes a line to the terminal of a session; see `LauncherClient.tell`. It raises NodeAgentError if the launcher doesn't
-answer.
+"""Function that writes a line to the terminal of a login session (see `LauncherClient.tell`). It raises NodeAgentError if the launcher
+doesn't answer.
 """
 
 
 class JobsDomain(PassiveDomain):
-    """Domain that provides the pods of jobs, and moves the jobs' owner processes into cgroups.
-
-    The agent's own domain writes these cgroups.
+    """Domain that supplies the jobs' pods, and moves the owner process of each job into the job's cgroup. The agent's own domain creates
+    and writes these cgroups.
     """
 
     name = JOBS
@@ -33,7 +34,7 @@ class JobsDomain(PassiveDomain):
     def __init__(self, jobs: Jobs, tree: ProcessTaker, root: str, tell: TellTerminal) -> None:
         self._jobs, self._tree, self._root, self._tell = jobs, tree, root, tell
         self._lines: tuple[tuple[EndedJob, str], ...] = ()
-        """Lines to write to the jobs' terminals at the end of the turn."""
+        """Lines to write to terminals at the end of the turn, each with the job that it is about."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - a job has a small file
         source = self._jobs.look(rescan=rescan)
@@ -44,7 +45,7 @@ class JobsDomain(PassiveDomain):
         return (source,)
 
     def _describe_oom_kill(self, ended: EndedJob) -> str:
-        """Return the line about a job that the OOM killer has ended. The result is empty if the job ended otherwise."""
+        """Return a line that says how the OOM killer ended the job. The line is empty if the job ended otherwise."""
         texts = read_memory_end(f"{self._root}/{ended.path}")
         events, peak_bytes = parse_memory_end(*texts)
         if not events.get("oom_kill", 0):

@@ -1,5 +1,5 @@
-"""Operation `queue` of the local API: lists the running and waiting jobs with their expected starts, and the reservations. The expected
-starts are also metrics.
+"""Operation `queue` of the local API, which lists the running and waiting jobs with their expected starts, and the reservations. The
+metrics also contain the expected starts.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ MOST_EXPECTED = 40
 """Maximum number of jobs whose start is predicted. Jobs further back in the queue have an unknown start."""
 
 _SCRAPE_SECONDS = 2.0
-"""Seconds for which a scrape of the metrics waits for the expected starts. Prometheus gives up a scrape after 10 s by default."""
+"""Seconds for which a metrics scrape waits until the expected starts are computed. The limit is well below Prometheus' default scrape
+timeout (10 s).
+"""
 
 
 class _Expectations(Struct, frozen=True):
@@ -41,15 +43,17 @@ class _Expectations(Struct, frozen=True):
     records: tuple[JobRecord, ...]
     reservations: tuple[Reservation, ...]
     starts: Mapping[str, int | None]
-    """Expected starts by UID, in milliseconds since boot. None means that a start is unknown. Jobs beyond MOST_EXPECTED are missing."""
+    """Expected start by UID, in milliseconds since boot. None means that the start is unknown. Jobs after the first MOST_EXPECTED are
+    missing.
+    """
     endless: tuple[str, ...] = ()
-    """UIDs of jobs without a time limit that occupy resources which the first job with an unknown start needs."""
+    """UIDs of jobs without a time limit that occupy what the first job with an unknown start needs."""
     unmet: frozenset[str] = frozenset()
     """UIDs of the reservations for which there aren't enough CPUs or memory."""
 
 
 class JobQueue:
-    """Answers to requests about the queue. A separate thread computes the answers, one at a time, and only after a change."""
+    """Handler of requests for the queue. It predicts starts in a separate thread, and only if the jobs or the node's state have changed."""
 
     def __init__(self, jobs: Jobs, agent: Agent) -> None:
         self._jobs = jobs
@@ -58,11 +62,13 @@ class JobQueue:
         self._expected: _Expectations | None = None
 
     async def answer(self, _arguments: Mapping[str, Any], _peer: Peer) -> Mapping[str, object]:
-        """Return descriptions of all jobs, for any user. On a shared machine, all users may know who waits for the machine."""
+        """Describe all jobs to any user, because every user of a shared machine may see who else is waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def measure_starts(self) -> Mapping[Series, float]:
-        """Return the metrics of the waiting jobs' latest starts. If their computation takes too long, the starts count as unknown."""
+        """Return the earliest and latest expected start of the waiting jobs, as metrics. The values are NaN if the computation takes too
+        long.
+        """
         starts: Mapping[str, float] = {"next": 0, "last": 0}
         if any(entry.is_queued for entry in self._agent.view.state.entries):
             computed = asyncio.get_running_loop().run_in_executor(self._thread, self._measure_starts)
@@ -81,11 +87,11 @@ class JobQueue:
         return {"next": min(known, default=math.nan), "last": max(known, default=0) if is_complete else math.nan}
 
     async def find_obstacle(self, new: Reservation, state: NodeState | None = None) -> str | None:
-        """Return the reason why a reservation can't be made. None means that the reservation can be made.
+        """Return why a reservation can't be made, or None if it can be made.
 
         Args:
             new: the reservation.
-            state: the state after a turn. None means the current state.
+            state: state that decides whether there is room. None means the current state.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find_obstacle, new, state)
 

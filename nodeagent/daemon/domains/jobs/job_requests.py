@@ -1,5 +1,5 @@
-"""Requests for jobs, handled in the serving thread: each request is checked against the user's limits. It is answered once the owner
-process is in the job's cgroup.
+"""Handling of requests for jobs, in the serving thread. Each request is checked against the user's limits, and answered once the job's
+owner process is in the job's cgroup.
 """
 
 import asyncio
@@ -51,7 +51,9 @@ class Limits(Struct, frozen=True):
     unbounded: frozenset[int] = frozenset({0, os.geteuid()})
     """User IDs without limits: root, and the agent's own user."""
     waiting: int = 24
-    """Maximum number of waiting requests. The socket accepts more connections, so that further requests can be rejected at once."""
+    """Maximum number of waiting requests of all users. The socket accepts more connections than this, so that the agent can reject further
+    requests at once.
+    """
     waiting_per_user: int = 8
     """Maximum number of waiting requests per user, so that one user can't block all others."""
     queued: int = 160
@@ -69,24 +71,24 @@ class JobRequestError(NodeAgentError):
 
 
 class JobRequests:
-    """The operations `job` and `job-released` of the local API, on the socket for all users."""
+    """Handlers of the operations `job` and `job-released` of the local API. All users can connect to its socket."""
 
     def __init__(self, jobs: Jobs, agent: Agent, limits: Limits = _LIMITS) -> None:
         self._jobs = jobs
         self._agent = agent
         self._limits = limits
         self._waiting: Counter[int] = Counter()
-        """Numbers of waiting requests by user ID."""
+        """Number of waiting requests by user ID, without those for queued jobs."""
         self._queued: Counter[int] = Counter()
-        """Numbers of open requests by user ID, for jobs that wait for free CPUs and memory."""
+        """Number of open requests for queued jobs (which wait for free CPUs and memory), by user ID."""
         self._lookups = ThreadPoolExecutor(_LOOKUPS, "user-lookup")
-        """Threads that query the user database. With separate threads, a slow database doesn't delay other operations."""
+        """Threads that query the user database, so that a slow database delays no other operation."""
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Have the agent decide on a job, and wait for the job's start. The calling process always becomes the owner of the job.
+        """Have the agent decide on a job, and wait until the job starts. The owner of the job is always the process that sent the request.
 
         Raises:
-            NodeAgentError: the agent didn't make a decision.
+            NodeAgentError: the request is rejected, or the agent made no decision.
         """
         asked = JsonValue(dict(arguments))
         try:
@@ -165,20 +167,20 @@ class JobRequests:
     def _make_pod(
         self, name: str, amounts: Mapping[str, str], where: tuple[str | None, str | None, str | None], quiet: str | None
     ) -> tuple[Pod, QuietRequest | None]:
-        """Create the pod of a job. Return the pod and the requested settings of its cores.
+        """Create the pod of a job. Return the pod and the requested quiet settings of its cores.
 
-        The pod has a copy of the profile's settings, which a later change of the configuration doesn't affect. With idle siblings, the pod
-        requests all threads of one core for each CPU of the job.
+        The pod contains a copy of the profile's settings, so a later change of the configuration doesn't affect a running job. If sibling
+        threads must stay idle, the pod requests all threads of a core for each CPU of the job.
 
         Args:
             name: the pod's name.
-            amounts: the requested amounts.
-            where: the requested NUMA node, core class and devices; None for each that isn't requested.
-            quiet: the profile and settings of its cores.
+            amounts: the requested amounts by resource.
+            where: the requested NUMA node, core class and devices. None means that the job doesn't request one of them.
+            quiet: the requested profile and settings, as text. None means none.
 
         Raises:
             PodOptionError: a value is invalid.
-            JobRequestError: the configuration has no such profile, or the cores have different sizes.
+            JobRequestError: the configuration has no such profile, or the cores differ in their number of threads.
         """
         uid = str(uuid.uuid4())
         pod = job_pod(name, uid, amounts, *where, quiet)
@@ -205,9 +207,7 @@ class JobRequests:
         return job_pod(name, uid, amounts, *where, format_request(QuietRequest(settings=settings))), pod.quiet
 
     def _describe_quiet(self, pod: Pod, request: QuietRequest, exclusive: CpuSet) -> dict[str, object]:
-        """Describe the core settings of a quiet job: the settings in effect, and the other requested settings with the reasons why they
-        aren't in effect.
-        """
+        """Describe a quiet job's core settings: those in effect, and those not in effect with the reasons."""
         node, host = self._agent.node, self._agent.edges.host_settings
         settings = (
             {}
@@ -234,11 +234,11 @@ class JobRequests:
         return {"configurationHash": hash_config(config), "runThresholds": thresholds}
 
     async def answer_release(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Wait at most a minute until a job has released all its resources and other programs can use its CPUs. Return whether this
-        happened in time.
+        """Wait up to a minute until a job has released all its resources, so that others can use its CPUs. Return whether it did so in
+        time.
 
         Raises:
-            NodeAgentError: the request is malformed, or too many requests wait.
+            NodeAgentError: the request is malformed, or too many requests are waiting.
         """
         try:
             uid = JsonValue(dict(arguments)).field("uid").text()
@@ -254,7 +254,7 @@ class JobRequests:
 
     @contextmanager
     def take_place(self, peer: Peer) -> Iterator[None]:
-        """Count a waiting request of this user for as long as the `with` block runs.
+        """Count one more waiting request of this user while the `with` block runs.
 
         Raises:
             JobRequestError: too many requests are waiting.
@@ -267,7 +267,7 @@ class JobRequests:
             self._waiting[peer.uid] -= 1
 
     def _check_room(self, peer: Peer, *, is_queued: bool = False) -> None:
-        """Raise JobRequestError if too many requests are waiting, of all users or of this user."""
+        """Raise JobRequestError if this user, or all users together, have too many waiting requests."""
         limits = self._limits
         if is_queued:
             own, every = self._queued[peer.uid], self._queued.total()
@@ -285,11 +285,11 @@ class JobRequests:
             )
 
     def has_jobs_in(self, reservation: str) -> bool:
-        """Return whether a job runs or waits in a reservation of this name. A cancelled reservation may still have jobs."""
+        """Return whether a job runs or waits in a reservation of this name. Jobs can outlive the reservation if it is cancelled."""
         return any(record.reservation == reservation for record in self._jobs.list_records())
 
     def find_reservation(self, name: str, user: int) -> Reservation:
-        """Return a user's reservation. Root and the agent's own user may use every reservation.
+        """Return the reservation of this name, if the user may use it. Root and the agent's own user may use every reservation.
 
         Raises:
             JobRequestError: the reservation doesn't exist, or belongs to another user.
@@ -307,7 +307,7 @@ class JobRequests:
         return found
 
     async def find_bounds(self, user: int) -> JobBounds | None:
-        """Return the limits of a user who may run jobs. None means that the user has no limits.
+        """Return a user's limits for jobs. None means that the user has no limits.
 
         Raises:
             JobRequestError: the user isn't allowed to run jobs.
@@ -319,8 +319,8 @@ class JobRequests:
     async def _request(
         self, pod: Pod, user: int, owner: Owner, ticket: str, max_ms: int, reservation: str
     ) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]]:
-        """Find the owner's waiting job by its ticket, or request a new job. Return the job's pod and the pending answer. After an error,
-        the handle of the owner's process is closed.
+        """Find the owner's waiting job by its ticket, or request a new job. Return the job's pod and the pending answer. If this fails, the
+        handle of the owner process is closed.
 
         Raises:
             NodeAgentError: the job could not be requested.
@@ -341,10 +341,11 @@ class JobRequests:
         return pod, self._jobs.ask(pod, user, owner, ticket, max_ms, reservation, weight)
 
     async def _check_turn(self, uid: str, user: int) -> None:
-        """Wait until the job can start, and check that its user may still run jobs. The wait may take days.
+        """Wait until the job can start, and then check that its user may still run jobs. The check is made again here because the job may
+        have waited for days.
 
         Raises:
-            JobRequestError: the user may no longer run jobs. The job is dropped.
+            JobRequestError: the user may not run jobs any more. The job is dropped.
         """
         await asyncio.wrap_future(self._jobs.watch_turn(uid))
         try:
@@ -355,14 +356,14 @@ class JobRequests:
         self._jobs.let_in(uid)
 
     async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
-        """Return the user's limits once they allow another job. None means that the user has no limits.
+        """Wait until the user's limits allow another job, and return the limits. None means that the user has no limits.
 
-        Wait while the limits are exceeded only because ended jobs haven't released all their resources yet. A job in a reservation counts
-        as one job. Amounts that the reservation covers aren't counted again for the job.
+        The wait lasts only while jobs that have ended still hold resources. If the running jobs alone leave too little, the request fails
+        at once. A job in a reservation counts towards the number of jobs, but not towards the amounts that the reservation covers.
 
         Raises:
-            JobRequestError: the user isn't allowed to run jobs or doesn't have the reservation, or this job exceeds the limits together
-                with the running jobs.
+            JobRequestError: the user isn't allowed to run jobs or use the reservation, or the job and the user's running jobs exceed the
+                limits.
         """
         self._check_reservation(pod, user, reservation)
         bounds = await self.find_bounds(user)
@@ -387,8 +388,8 @@ class JobRequests:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _check_reservation(self, pod: Pod, user: int, reservation: str) -> None:
-        """Raise JobRequestError if the user may not run the pod in this reservation. An empty name means that the job uses no
-        reservation.
+        """Raise JobRequestError if the user may not use this reservation, or if the pod doesn't fit into it. An empty name means that the
+        job uses no reservation.
         """
         excess = self.find_reservation(reservation, user).find_excess((), pod) if reservation else None
         if excess is not None:
@@ -409,10 +410,10 @@ class JobRequests:
         return bounds
 
     async def _look_up(self, user: int, bounds: JobBounds) -> JobBounds:
-        """Check in the user database that the user is in the group, and return the limits with the user's share.
+        """Check in the user database that the user is in the group for jobs, and return the user's limits.
 
-        The socket admits every process that has the group. In a user namespace, such a process may change to any subordinate ID of its
-        user. Without this check, each of these IDs would have separate limits.
+        The socket's permissions alone aren't enough. A process with the group can, in a user namespace, change to any subordinate ID of its
+        user, and each of these IDs would have limits of its own.
 
         Raises:
             JobRequestError: the user isn't in the group, or the user database doesn't answer.
@@ -436,7 +437,7 @@ class JobRequests:
 
 
 def _find_bounds(user: int, bounds: JobBounds) -> JobBounds | None:
-    """Return the limits with the user's share. None means that the user isn't in the group."""
+    """Return the user's limits, with the user's configured share applied. None means that the user isn't in the group."""
     if not is_member(user, bounds.group):
         return None
     for share in bounds.shares:

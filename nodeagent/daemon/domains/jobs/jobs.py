@@ -1,7 +1,7 @@
-"""Source of jobs, which are pods that exist as long as their owner processes.
+"""Source of jobs. A job is a pod that exists as long as its owner process.
 
-Each job is also recorded in a file for a restarted agent. The agent neither starts nor ends processes of a job, because the owner itself
-executes the command. Once its owner has exited, a job is treated as a pod whose manifest was removed.
+Each job is recorded in a file, so that the agent knows the job after a restart. The agent doesn't start or end the processes of a job,
+because the owner executes the command itself. When the owner exits, the agent treats the job like a pod whose manifest was removed.
 """
 
 import threading
@@ -45,19 +45,20 @@ class _Job(Struct, eq=False):
     record: JobRecord
     owner: Owner
     answer: Future[ContainerPlacement | JobRefusal] | None = None
-    """Pending answer for the waiting owner.
+    """Pending answer to the owner.
 
-    None means that the owner is already in the job's cgroup, or that an owner with a ticket hasn't asked this agent process yet.
+    None means that the owner is already in the job's cgroup, or that an owner with a ticket hasn't repeated its request since the agent's
+    restart.
     """
     turn: Future[None] | None = None
-    """Future of `watch_turn`. While it is set, the owner may not enter the cgroup."""
+    """Future that `watch_turn` returned. While it is set, the owner isn't moved into the job's cgroup."""
     path: str = ""
-    """Path of the pod's cgroup, whose event counters include OOM kills at the pod's own memory limit. Empty until the job is admitted."""
+    """Path of the pod's cgroup, whose event counters also count OOM kills. The path is empty until the job is admitted."""
     waits_for: frozenset[str] = field(default_factory=frozenset)
-    """UIDs of the jobs that were ending when this job was last refused. This job may fit once they have released their CPUs."""
+    """UIDs of the jobs that were ending when this job was last refused. Once they release their CPUs, this job is decided again."""
 
     def end_turn(self) -> None:
-        """Complete the future of `watch_turn`."""
+        """Complete the future of `watch_turn`, because the job can start or has ended."""
         if self.turn is not None and not self.turn.done() and self.turn.set_running_or_notify_cancel():
             self.turn.set_result(None)
 
@@ -66,14 +67,14 @@ class _Job(Struct, eq=False):
 
 
 class EndedJob(Struct, frozen=True):
-    """A job that has ended, and whose cgroup still exists."""
+    """Job that has ended and whose cgroup still exists."""
 
     pod: Pod
     path: str
     session: int
-    """Process number of the leader of the owner's session."""
+    """Process ID of the session leader of the owner."""
     start_ticks: int
-    """Start time of the owner."""
+    """Start time of the owner process, in clock ticks since boot."""
 
 
 def make_terms(record: JobRecord) -> JobTerms:
@@ -89,19 +90,23 @@ def make_terms(record: JobRecord) -> JobTerms:
 
 
 class ProcessTaker(Protocol):
-    """Interface to move processes into the pods' cgroups."""
+    """Interface for moving processes into the pods' cgroups."""
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
-        """Move a process into a cgroup. False means that the process has exited. Raises CgroupError if the move fails."""
+        """Move a process into a cgroup. Return False if the process has already exited.
+
+        Raises:
+            CgroupError: the process can't be moved.
+        """
 
 
 def job_directory(config: Config) -> str:
-    """Return the directory of the job records. A reboot empties this directory."""
+    """Return the directory of the job records. It is below the runtime directory, so a reboot empties it."""
     return f"{config.runtime_directory}/jobs"
 
 
 class Jobs:
-    """Source of jobs. Any thread may request a job; all other methods are for the deciding thread."""
+    """Source of jobs. Any thread may request a job. The other methods are called by the deciding thread, unless they take the lock."""
 
     def __init__(
         self,
@@ -114,27 +119,31 @@ class Jobs:
         self.reservations = reservations
         self._wake = wake
         self.retry = retry
-        """Function that requests another decision on a refused pod."""
+        """Function that has a refused pod decided again."""
         self._lock = threading.RLock()
         self._jobs: dict[str, _Job] | None = None
-        """Jobs by UID. None means that the records of an earlier agent process have not been read yet."""
+        """Jobs by UID. None means that the agent hasn't yet read the records that its previous process left."""
         self._ended: dict[str, JobRecord] = {}
-        """Records of jobs whose owners have exited but which may still occupy CPUs, by UID."""
+        """Records, by UID, of jobs whose owners have exited but whose CPUs may still be in use."""
         self._ended_in_cgroups: tuple[EndedJob, ...] = ()
-        """Jobs that have ended since the last `take_ended`."""
+        """Jobs with a cgroup that ended after the last call of `take_ended`."""
         self._releases: dict[str, list[Future[None]]] = {}
-        """Pending answers to callers that wait until a job has released all its resources, by UID."""
+        """Futures of callers that wait until a job has released all its resources, by the job's UID."""
         self._asked_ms = 0
-        """Time of the last call of `_seconds_left`, in milliseconds since boot."""
+        """Time of the last call of `_seconds_left`, in milliseconds since boot. A job's end time that passes between two calls is thereby
+        noticed.
+        """
         self._watch = OwnerWatch(wake, self._seconds_left)
         self.follow_owners = self._watch.follow
-        """Loop for a separate thread. It wakes the deciding thread when an owner exits or the time of a job is over."""
+        """Loop for a separate thread. It wakes the deciding thread when an owner exits or a job's time limit is reached."""
 
     def follow(self, config: Config) -> None:
-        """Ignore a changed configuration, because jobs don't depend on the configuration."""
+        """Do nothing when the configuration changes, because jobs don't depend on it."""
 
     def records_of_user(self, user: int) -> tuple[tuple[JobRecord, ...], tuple[JobRecord, ...]]:
-        """Return two groups of a user's records: the jobs whose owners still run, and the other jobs, which may still occupy CPUs."""
+        """Return a user's job records in two groups: jobs whose owners still run, and jobs whose owners have exited but which may still
+        occupy CPUs.
+        """
         with self._lock:
             jobs = tuple(job for job in (self._jobs or {}).values() if job.record.user == user)
             living = tuple(job.record for job in jobs if job.owner.is_alive())
@@ -151,24 +160,24 @@ class Jobs:
         reservation: str = "",
         weight: int = DEFAULT_WEIGHT,
     ) -> Future[ContainerPlacement | JobRefusal]:
-        """Request a job. `Jobs` closes the handle of the owner's process, even after errors.
+        """Request a job. This method takes over the handle of the owner process, and also closes it after an error.
 
         Args:
             pod: the job's pod.
             user: user ID of the owner.
             owner: the process that requests the job.
-            ticket: text by which `resume` finds the job again. A job with a ticket waits until enough CPUs and memory are free. Empty means
-                that the job is refused if they aren't free now.
+            ticket: text by which `resume` finds the job when its owner repeats the request. A job with a ticket waits until enough CPUs and
+                memory are free. An empty ticket means that the job is refused if they aren't free now.
             max_ms: the longest time from the job's start to its end. 0 means no limit.
-            reservation: the name of the reservation in which the job runs, and with which the job ends. Empty means that the job has no
+            reservation: name of the reservation in which the job runs. The job ends with the reservation at the latest. Empty means no
                 reservation.
-            weight: the weight of the user.
+            weight: weight of the user when queued jobs of several users compete.
 
         Returns:
-            A future of the job's placement, completed once the owner is in the job's cgroup, or of the refusal.
+            A future of the decision: the job's placement, once the owner is in the job's cgroup, or the refusal.
 
         Raises:
-            NodeAgentError: the job can't be recorded. Then no decision on it is made.
+            NodeAgentError: the job can't be recorded, and therefore doesn't exist.
         """
         now_ms = time.time_ns() // 1_000_000
         answer: Future[ContainerPlacement | JobRefusal] = Future()
@@ -206,7 +215,8 @@ class Jobs:
     def watch_turn(self, uid: str) -> Future[None]:
         """Return a future that is completed once the job can start, is refused or has ended.
 
-        The owner then enters the cgroup only after `let_in`.
+        From this call on, the owner enters the job's cgroup only after a call of `let_in`. The caller can thereby check the user again
+        before the start.
         """
         with self._lock:
             job = (self._jobs or {}).get(uid)
@@ -219,7 +229,7 @@ class Jobs:
         return turn
 
     def let_in(self, uid: str) -> None:
-        """Let the owner of a job that can start enter the job's cgroup."""
+        """Allow the owner of a job to enter the job's cgroup, after `watch_turn` has held it back."""
         with self._lock:
             job = (self._jobs or {}).get(uid)
             if job is not None:
@@ -227,7 +237,7 @@ class Jobs:
         self._wake()
 
     def watch_release(self, uid: str) -> Future[None]:
-        """Return a future that is completed once a job has released all its resources and other programs can use its CPUs."""
+        """Return a future that is completed once a job has released all its resources, so that others can use its CPUs."""
         released: Future[None] = Future()
         with self._lock:
             self._releases.setdefault(uid, []).append(released)
@@ -235,12 +245,12 @@ class Jobs:
         return released
 
     def list_records(self) -> tuple[JobRecord, ...]:
-        """Return the records of all jobs that have not ended, in the order in which the jobs were requested."""
+        """Return the records of all jobs that have not ended, in the order of their requests."""
         with self._lock:
             return tuple(job.record for job in (self._jobs or {}).values())
 
     def find_end_ms(self, uid: str) -> int:
-        """Return the latest end time of a started job, in milliseconds since boot. 0 means no time limit."""
+        """Return the time at which a started job reaches its time limit, in milliseconds since boot. 0 means no time limit."""
         with self._lock:
             job = (self._jobs or {}).get(uid)
             return 0 if job is None else job.record.ends_at_ms
@@ -253,9 +263,8 @@ class Jobs:
             return min((max(end - self._asked_ms, 0) / 1000 for end in ends if end > asked_ms), default=None)
 
     def resume(self, owner: Owner, ticket: str) -> tuple[Pod, Future[ContainerPlacement | JobRefusal]] | None:
-        """Find the waiting job of an owner that asks again, and return its pod and a new pending answer.
-
-        None means that there is no such job.
+        """Find the waiting job of an owner that repeats its request. Return the job's pod and a new future for the answer, or None if there
+        is no such job.
         """
         with self._lock:
             for job in (self._jobs or {}).values():
@@ -270,15 +279,15 @@ class Jobs:
         return None
 
     def give_up(self, uid: str) -> None:
-        """End a job whose owner has stopped waiting."""
+        """Drop a job whose owner has stopped waiting for the answer."""
         with self._lock:
             self._drop(uid)
         self._wake()
 
     def look(self, *, rescan: bool) -> PodSource:
-        """Return the jobs whose owners still run and whose time isn't over.
+        """Return the jobs whose owners still run and whose time limits aren't reached.
 
-        Every call checks all jobs, because a new job may be waiting for the CPUs of a job that has just ended.
+        Each call checks every job, not only on a rescan, because a new job may wait for the CPUs of a job that has just ended.
         """
         with self._lock:
             if self._jobs is None or rescan:
@@ -298,13 +307,13 @@ class Jobs:
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
     def take_ended(self) -> tuple[EndedJob, ...]:
-        """Return the jobs that have ended in their cgroups since the last call."""
+        """Return the jobs with a cgroup that have ended since the last call of this method."""
         with self._lock:
             ended, self._ended_in_cgroups = self._ended_in_cgroups, ()
             return ended
 
     def _read(self) -> None:
-        """Read the jobs that an earlier agent process has recorded. Remove all other files in the directory."""
+        """Read the job records that the agent's previous process left. Remove all other files in the directory."""
         jobs = {} if self._jobs is None else self._jobs
         for name, content in sorted(self._files.read().items()):
             uid = name.partition("/")[0]
@@ -342,11 +351,14 @@ class Jobs:
         placed: Mapping[str, ContainerPlacement],
         tree: ProcessTaker,
     ) -> None:
-        """Move the owners of started jobs into their cgroups.
+        """Move the owners of jobs that can start into their cgroups. Answer the requests that this turn has decided, and the callers that
+        wait for a job's end.
 
-        Answer waiting jobs on which a turn has decided, and callers that wait for a job's end.
-
-        Pods that could not be saved are refused in `state`. `ready` names the complete cgroups, and `placed` contains the placements.
+        Args:
+            state: the state after the turn. A pod whose admission couldn't be saved is refused in it.
+            ready: paths of the cgroups in which the turn has written all values.
+            placed: placements by cgroup path.
+            tree: interface that moves processes.
         """
         self.reservations.end_turn(state)
         with self._lock:
@@ -396,9 +408,9 @@ class Jobs:
         self._wake()
 
     def _begin(self, job: _Job) -> bool:
-        """Record the end time of a starting job with a time limit or in a reservation. The recorded time never changes later.
+        """Record when a starting job must end, if it has a time limit or a reservation. The time is recorded once and never changes.
 
-        False means that the job is dropped, because the end time can't be recorded or the reservation has ended.
+        False means that the job is dropped, because the time can't be recorded or the reservation has ended.
         """
         if not (job.record.max_ms or job.record.reservation) or job.record.ends_at_ms:
             return True

@@ -1,5 +1,5 @@
-"""Requests for reservations, handled in the serving thread: check the user's limits, try the reservation in a turn, accept or refuse it,
-and save it.
+"""Handling of requests for reservations, in the serving thread. A new reservation is checked against the user's limits, tried in a turn,
+and saved if the turn finds room for it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from nodeagent.formats.wire.exchange import Peer
 from nodeagent.views.job_queue import describe_reservation
 
 MOST = 40
-"""Maximum number of reservations of all users. Each start of a job is checked against every reservation."""
+"""Maximum number of reservations of all users. The number is limited because each start of a job is checked against every reservation."""
 _MAX_USER = 2**32 - 2
 _MAX_AHEAD_MS = 31 * 24 * 3_600_000
 _MIN_LENGTH_MS, _MAX_LENGTH_MS = 60_000, 7 * 24 * 3_600_000
@@ -35,7 +35,7 @@ class ReservationError(NodeAgentError):
 
 
 class ReservationRequests:
-    """The operations `reserve` and `cancel-reservation` of the local API, on the socket for all users."""
+    """Handlers of the operations `reserve` and `cancel-reservation` of the local API. All users can connect to its socket."""
 
     def __init__(self, reservations: Reservations, requests: JobRequests, queue: JobQueue) -> None:
         self._reservations = reservations
@@ -44,10 +44,10 @@ class ReservationRequests:
         self._changing = asyncio.Lock()
 
     async def answer(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Make the requested reservation, and return it.
+        """Make the requested reservation. Return its description, or the reason why there is no room for it.
 
         Raises:
-            NodeAgentError: the reservation is not made.
+            NodeAgentError: the request is invalid or exceeds a limit, or the reservation can't be saved.
         """
         asked = JsonValue(dict(arguments))
         try:
@@ -67,7 +67,7 @@ class ReservationRequests:
         return {"reservation": describe_reservation(new)} if obstacle is None else {"refused": obstacle}
 
     def _check_bounds(self, new: Reservation, bounds: JobBounds | None) -> None:
-        """Check the limits on the number of reservations, and the user's own limits, if there are any.
+        """Check that one more reservation is within the user's limits and the limit of all users, and that its name is free.
 
         Raises:
             ReservationError: a limit would be exceeded, or the name is taken.
@@ -92,10 +92,10 @@ class ReservationRequests:
             )
 
     async def _decide(self, new: Reservation) -> str | None:
-        """Try the reservation in a turn, and save it. Return the reason if it can't be made, or else None.
+        """Try the reservation in a turn, and save it. Return the reason why it can't be made, or None after success.
 
         Raises:
-            NodeAgentError: the agent has not made a decision, or the reservation could not be saved.
+            NodeAgentError: the agent has made no decision in time, or the reservation could not be saved.
         """
         has_room = False
         try:
@@ -125,10 +125,10 @@ class ReservationRequests:
         return obstacle
 
     async def answer_cancel(self, arguments: Mapping[str, Any], peer: Peer) -> dict[str, object]:
-        """Cancel a reservation. Jobs that run in it keep their time limits; jobs that wait in it are refused.
+        """Cancel a reservation. The jobs that run in it keep their time limits; the jobs that wait for it are refused.
 
         Raises:
-            NodeAgentError: the user has no such reservation, or it can't be cancelled.
+            NodeAgentError: the user has no such reservation, or the change can't be saved.
         """
         try:
             name = JsonValue(dict(arguments)).field("name").text()
@@ -142,10 +142,10 @@ class ReservationRequests:
 
 
 def _make(name: str, user: int, amounts: Mapping[str, str], from_ms: int, for_ms: int, now_ms: int) -> Reservation:
-    """Create a reservation within the limits that apply to all users.
+    """Create a reservation, after checking its start and length against the limits for all users.
 
     Raises:
-        ReservationError: a value is invalid. The error names the option.
+        ReservationError: a value is invalid. The message names the command-line option.
     """
     if not now_ms - _MIN_LENGTH_MS <= from_ms <= now_ms + _MAX_AHEAD_MS:
         raise ReservationError("--from must be a time from now to 31 days ahead", hint=_HINT)

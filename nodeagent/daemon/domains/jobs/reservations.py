@@ -1,4 +1,4 @@
-"""Reservations of the node. They are saved in a file that survives a loss of power, and passed to each turn."""
+"""Reservations of CPUs and memory on this node. They are saved in a file that survives a power loss, and every turn respects them."""
 
 import os
 import threading
@@ -22,13 +22,13 @@ _MAX_BYTES = 1 << 20
 class Reservations:
     """Reservations that have not ended. Any thread may read them, but only one thread at a time may change them.
 
-    A new reservation is *held* until the decision on it: turns already respect it, and start no job that conflicts with it.
+    A new reservation is *held* until the decision on it is made. While it is held, turns already start no job that conflicts with it.
     """
 
     def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
         self._path = f"{state_directory}/{FILE}"
         self.wake = wake
-        """Function that wakes the deciding thread for another turn."""
+        """Function that wakes the deciding thread."""
         self._log = log
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -39,9 +39,9 @@ class Reservations:
         completed.
         """
         self._is_listed = False
-        """Whether the current turn respects the held reservation."""
+        """Whether the current turn takes the held reservation into account."""
         self._is_unusable = False
-        """Whether the file can't be parsed. Such a file is renamed before a new one is written."""
+        """Whether the file can't be read or parsed. Such a file is renamed, not overwritten, when reservations are next saved."""
         self._kept = self._saved = self._read()
         """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 
@@ -72,7 +72,7 @@ class Reservations:
         return next((one for one in self.list_current() if one.name == name), None)
 
     def list_for_turn(self) -> tuple[Reservation, ...]:
-        """Return the reservations that a turn must respect: all that have not ended, and the held reservation."""
+        """Return the reservations that a turn must respect: those that have not ended, and the held one."""
         if self._saved != self.list_current() and self._writing.acquire(blocking=False):
             # If ended reservations stayed in the file, they would become active again if the clock were set back and the agent then
             # restarted.
@@ -87,7 +87,7 @@ class Reservations:
             return self._drop_ended() + (() if self._held is None else (replace(self._held, is_made=False),))
 
     def end_turn(self, state: NodeState) -> None:
-        """Complete the future of `hold` with the state after a turn, if the turn has respected the held reservation."""
+        """Complete the future of `hold` with the state after this turn, if the turn took the held reservation into account."""
         with self._lock:
             seen, is_listed, self._is_listed = self._seen, self._is_listed, False
             if not is_listed or seen is None:
@@ -97,8 +97,8 @@ class Reservations:
             seen.set_result(state)
 
     def hold(self, reservation: Reservation) -> Future[NodeState]:
-        """Make turns respect a reservation before the decision on it. Return a future of the state after the first turn that respects the
-        reservation.
+        """Hold a reservation: turns respect it from now on, although it isn't decided yet. Return a future of the state after the first
+        such turn.
         """
         seen: Future[NodeState] = Future()
         with self._lock:
@@ -107,14 +107,14 @@ class Reservations:
         return seen
 
     def drop_held(self) -> None:
-        """Forget the held reservation if it wasn't saved."""
+        """Stop holding the reservation that `hold` was called for, unless it has been saved."""
         with self._lock:
             is_dropped, self._held, self._seen = self._held is not None, None, None
         if is_dropped:
             self.wake()
 
     def keep(self, reservation: Reservation) -> None:
-        """Save the held reservation. If saving fails, drop it.
+        """Save a reservation after its successful trial. If the save fails, stop holding the reservation.
 
         Raises:
             StateFileError: the reservation can't be saved.
@@ -135,10 +135,10 @@ class Reservations:
         self.wake()
 
     def cancel(self, reservation: Reservation) -> None:
-        """Cancel a reservation.
+        """Cancel a reservation, and save the change.
 
         Raises:
-            StateFileError: the change can't be saved. The reservation stays.
+            StateFileError: the change can't be saved, so the reservation still exists.
         """
         with self._writing:
             self._replace(tuple(one for one in self.list_current() if one != reservation))

@@ -1,4 +1,4 @@
-"""The agent's own domain: pods from manifests, in cgroups below the pods' cgroup. The launcher starts and ends their processes."""
+"""The agent's own domain: pods from manifests, whose processes the launcher starts and ends, in cgroups below the pods' cgroup."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -20,11 +20,14 @@ from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 
 class SourceReader(Protocol):
-    """A source of pods that wakes the deciding thread when its pods change."""
+    """Reader of a source of pods. It wakes the deciding thread when its pods change."""
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the pods. With `rescan`, read the source again; otherwise return the last result. `part` has the same meaning as in
-        `Domain.bring`.
+        """Return the source's pods.
+
+        Args:
+            rescan: whether to read the source again. Otherwise, the last result is returned.
+            part: fraction of the source to check for unreported changes (see `Domain.bring`).
         """
         ...
 
@@ -34,25 +37,23 @@ class SourceReader(Protocol):
 
 
 class OwnDomain(PassiveDomain):
-    """The agent's own domain. This class starts and signals no processes, because the turn itself does so."""
+    """The agent's own domain. It writes cgroups; the turn starts and signals the processes of these pods outside of this class."""
 
     name = OWN
 
     def __init__(self, tree: CgroupTree, readers: Sequence[SourceReader]) -> None:
         self._tree, self._readers = tree, readers
         self._entries: tuple[PodEntry, ...] = ()
-        """Pod entries of the last call of `_list_paths`."""
+        """Pod entries for which `_paths` was computed."""
         self._paths: dict[str, str] = {}
-        """Result of that call."""
+        """Cgroup path of each run in `_entries`, by the run's ID."""
         self._runs: Runs = {}
         self._rotation = Rotation()
         self._strays: frozenset[str] = frozenset()
         self._cgroups: ObservedCgroups = {}
         self._above: ObservedCgroups = {}
         self._all: ObservedCgroups = {}
-        """Observed cgroups: `_cgroups` contains the pods' cgroup and its descendants, `_above` its ancestors, and `_all` all of these
-        cgroups.
-        """
+        """Observed cgroups. `_cgroups` contains the pods' cgroup and its descendants, `_above` the ancestors, and `_all` both."""
 
     def follow(self, config: Config, /) -> None:
         for reader in self._readers:
@@ -75,10 +76,10 @@ class OwnDomain(PassiveDomain):
         return DomainView(self._all, strays=self._find_strays(look.state, look.part, changed))
 
     def _find_strays(self, state: NodeState, part: float, changed: frozenset[str]) -> frozenset[str]:
-        """Return the IDs of the launcher's runs whose main process is outside the container's cgroup.
+        """Return the IDs of the launcher's runs whose main process has left the container's cgroup.
 
-        The search covers the runs that were outside before, the runs whose cgroups have changed, and the fraction `part` of the other runs.
-        The kernel reports that a process has left a cgroup only if the cgroup becomes empty.
+        The kernel reports such a process only if its old cgroup becomes empty, so the runs must be checked. Each call checks the runs that
+        were outside before, the runs whose cgroups have changed, and the fraction `part` of the other runs.
         """
         checked = {*self._strays, *self._rotation.take(self._runs, part)}
         if not checked and not changed:
@@ -97,7 +98,7 @@ class OwnDomain(PassiveDomain):
         return self._strays
 
     def _list_paths(self, state: NodeState) -> Mapping[str, str]:
-        """Return the cgroup path of each container, by the ID of the container's current run in the launcher."""
+        """Return the cgroup path of each container's current run, by the run's ID."""
         gone, came = find_replaced(self._entries, state.entries)
         for attempt in chain.from_iterable([entry.paths_of_runs for entry in self._entries[gone]]):
             del self._paths[attempt]

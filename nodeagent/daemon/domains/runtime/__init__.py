@@ -1,1 +1,1 @@
-"""Domain of a container runtime: the calls and the connection of the runtime, and the registry of its containers."""
+"""Domain of a container runtime: the connection to the runtime, the runtime's calls, and the agent's registry of its containers."""

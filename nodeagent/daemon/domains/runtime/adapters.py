@@ -1,4 +1,4 @@
-"""Table of the differences between the container runtimes that support NRI."""
+"""Differences between the container runtimes that support NRI."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,9 @@ from nodeagent.core.model.state import Origin
 
 class Adapter(Struct, frozen=True):
     name: str
-    """Runtime name in NRI's Configure. It also names the source and the domain of the runtime's pods."""
+    """Name by which the runtime introduces itself in NRI's Configure call. The source and the domain of the runtime's pods have the same
+    name.
+    """
 
     @property
     def origin(self) -> Origin:

@@ -1,4 +1,4 @@
-"""Check that this node's kubelet leaves CPU and memory management to the agent (`nriSocket`)."""
+"""Check that kubelet on this node leaves CPU and memory management to the agent, for nodes with `nriSocket`."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _MAX_PARTS = 100
 
 
 def kubelet_problem(root: Path = Path("/")) -> str | None:
-    """Describe the kubelet settings that conflict with the agent. None means that none of the settings conflicts."""
+    """Describe the kubelet settings that conflict with the agent, or that can't be read. None means that there are none."""
     arguments = read_kubelet_arguments(root / "proc")
     flags = {flag.name: flag.value for flag in pair_flags(arguments)}
     state_directory = flags.get("root-dir") or _ROOT

@@ -1,4 +1,4 @@
-"""Cgroups of the container runtime's containers, read once per turn."""
+"""Cgroups of a container runtime's containers, read once per turn."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +19,9 @@ class ContainerCgroups(Struct, frozen=True):
     by_id: Mapping[str, ObservedCgroup] = MappingProxyType({})
     """Existing cgroups by container ID."""
     read_ids: frozenset[str] = frozenset()
-    """IDs of the containers whose cgroups were read, including containers without a cgroup."""
+    """IDs of the containers whose cgroups the agent has tried to read, including those without a cgroup."""
     problem: Problem | None = None
-    """Reason why a container's cgroup can't be read. This container may run on any CPU. None means that every cgroup was read."""
+    """Reason why a container's cgroup can't be read. That container may run on any CPU. None means that all cgroups could be read."""
 
     @property
     def populated(self) -> frozenset[str]:
@@ -36,9 +36,15 @@ class ContainerCgroups(Struct, frozen=True):
 def read_container_cgroups(
     tree: CgroupTree, registry: Registry, before: ContainerCgroups, *, again: bool
 ) -> ContainerCgroups:
-    """Read the cgroup of each container of the runtime. Without `again`, only read the cgroups that are missing in `before`.
+    """Read the cgroup of each container of the runtime.
 
-    The turn has already received the runtime's waiting calls. A container that is about to start is therefore already in its cgroup.
+    A container's cgroup exists before the runtime calls the agent for its start. A turn that handles this call therefore finds the cgroup.
+
+    Args:
+        tree: the node's cgroups.
+        registry: the containers.
+        before: the cgroups that were read last.
+        again: whether to read all cgroups again. Otherwise, only the cgroups missing from `before` are read.
     """
     by_id: dict[str, ObservedCgroup] = {} if again else dict(before.by_id)
     read_ids = set[str]() if again else set(before.read_ids)
@@ -57,7 +63,7 @@ def read_container_cgroups(
 
 
 def maybe_running(tree: CgroupTree, registry: Registry, cgroups: ContainerCgroups) -> frozenset[str]:
-    """Return the IDs of the containers that may have processes, including every container without a known cgroup."""
+    """Return the IDs of the containers that may have processes. A container whose cgroup path is unknown counts as running."""
     populated = cgroups.populated
 
     def may_run(made: MadeContainer) -> bool:

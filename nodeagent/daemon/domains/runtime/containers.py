@@ -1,4 +1,4 @@
-"""Container runtime domain: decides on the runtime's calls, answers them, and pushes changes that the runtime didn't request."""
+"""Container runtime domain: decides on the runtime's calls and answers them, and pushes the changes that the runtime didn't ask for."""
 
 import time
 from collections.abc import Callable
@@ -70,23 +70,23 @@ if TYPE_CHECKING:
     from nodeagent.core.model.topology import Topology
 
 LOOK_SECONDS = 60.0
-"""Seconds between two searches for removed pods that were refused, and for processes below kubepods outside known containers.
+"""Seconds between two searches for pods that the runtime has removed after a refusal, and for processes below kubepods that are in no known
+container.
 
-After its own restart, containerd 1.7 doesn't report removed pods.
+The searches are needed because containerd 1.7, after its own restart, doesn't report removed pods.
 """
 _CDI_SINCE = (0, 7, 0)
 
 
 class Misplaced(Struct, frozen=True):
-    """Container outside its CPUs, because it was started without the agent's decision (fail-open) or was moved.
-
-    The record exists until the cgroup has the right CPUs.
+    """Container whose cgroup has the wrong CPUs, because it was started without the agent's decision (fail-open) or because another program
+    changed the cgroup. The record is kept until the cgroup has the right CPUs.
     """
 
     id: str
     key: ContainerKey
     cpus: CpuSet
-    """Effective CPUs of the container's cgroup when the container was found misplaced."""
+    """Effective CPUs of the cgroup when the agent found the container misplaced."""
 
 
 class RuntimeMemory(Struct, frozen=True):
@@ -97,37 +97,40 @@ class RuntimeMemory(Struct, frozen=True):
     untracked: UntrackedCgroups = UntrackedCgroups()
     misplaced: tuple[Misplaced, ...] = ()
     unsaved: tuple[Message, ...] = ()
-    """Events of a turn that could not be saved. The next turn handles them again."""
+    """Events of a turn that could not be saved. The next turn decides on them again."""
     postponed: tuple[Message, ...] = ()
-    """Messages whose decision has to wait for answers of device plugins."""
+    """Messages on which the agent can decide only after device plugins have answered."""
     unprepared: "tuple[tuple[Message, tuple[Todo, ...]], ...]" = ()
-    """Calls that have a decision, but whose answer still waits for device plugins."""
+    """Calls that are decided, but can only be answered after device plugins have prepared the devices."""
     fail_open_starts: int = 0
-    """Number of containers that started fail-open (without the agent's decision) since the last count."""
+    """Number of containers that started fail-open (without the agent's decision) and are not yet in the metrics."""
     is_waiting: bool = False
-    """Whether the domain waits for a change that will not wake the agent, so that the next turn must come soon."""
+    """Whether the domain waits for a change that no event reports, so that another turn must follow soon."""
     link_logged: str = ""
-    """Connection state in the last log line: the problem, or "linked"."""
+    """Connection state that was logged last: the reason for a lost connection, or "linked"."""
     unserved: str = ""
-    """Text that names the pods that keep their allocations although the agent doesn't serve the runtime. Empty means that there are no such
-    pods.
-    """
+    """Description of the pods that keep their allocations although the agent doesn't serve the runtime. Empty means that there are none."""
 
 
 class PendingDecisions(Struct, frozen=True):
-    """Decisions of the current turn that have not been answered, logged and counted yet."""
+    """Decisions of the current turn that are not answered, logged and counted yet."""
 
     node: Node
     calls: tuple[tuple[Message, tuple[Todo, ...]], ...] = ()
     todo: tuple[Todo, ...] = ()
-    """Instructions to log and count once the turn is saved."""
+    """Instructions to log and count after the turn is saved."""
 
 
 class RuntimeDomain(PassiveDomain):
-    """Container runtime domain, used by the deciding thread. The runtime itself writes its containers' cgroups.
+    """Container runtime domain. The deciding thread calls its methods. The runtime itself writes the containers' cgroups.
 
-    `devices` returns the machine's devices, for pods with a `near` annotation. `pods` asks kubelet about pods; None means that kubelet
-    isn't asked.
+    Args:
+        socket: path of the runtime's NRI socket.
+        tree: the node's cgroups.
+        wakeups: reasons to wake the deciding thread.
+        log: the log.
+        devices: function that returns the machine's devices, for pods with a `near` annotation.
+        pods: client that asks kubelet about pods. None means that kubelet isn't asked.
     """
 
     def __init__(
@@ -141,17 +144,17 @@ class RuntimeDomain(PassiveDomain):
     ) -> None:
         self._tree, self._log, self._devices, self._pods = tree, log, devices, pods
         self.prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
-        """Function that has device plugins prepare the devices of a container before its creation.
+        """Function that has the device plugins prepare a container's devices before the container is created.
 
-        The function returns None if the devices are ready.
+        The result is None if the devices are ready, or else the reason why they aren't.
         """
         self.exchange = RuntimeExchange(socket, wakeups, log, pods)
         self.link = RuntimeLink(socket, self.exchange, self.exchange.record_lost)
         self.is_served = True
-        """Whether the agent connects to the runtime. Without a connection, the runtime doesn't report its containers."""
+        """Whether the agent connects to the runtime. Otherwise, the agent learns nothing about the runtime's containers."""
         self._memory = RuntimeMemory()
         self._pending: PendingDecisions | None = None
-        """Decisions of the current turn, which are still to be answered. None before the first turn."""
+        """Decisions of the current turn, until they are answered. None means that there has been no turn yet."""
 
     @property
     def name(self) -> str:
@@ -230,7 +233,7 @@ class RuntimeDomain(PassiveDomain):
         return replace(decided, state=draft.state, events=draft.events, deltas=draft.deltas, seen_room=draft.seen_room)
 
     def withdraw(self, why: str, /) -> None:
-        """Deny the waiting calls with the reason `why`, and keep the events for the next turn."""
+        """Deny the waiting calls, because the turn couldn't be saved (`why`). Keep the events for the next turn."""
         assert self._pending is not None
         for asked, _ in self._pending.calls:
             asked.set_answer(Denial(f"nodeagent could not save its decision: {why}; the kubelet tries again"))
@@ -239,8 +242,8 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, unsaved=unsaved, is_waiting=True)
 
     def occupied(self, state: NodeState, /) -> CpuSet:
-        """Return the CPUs that containers may still use although the CPUs are no longer allocated. If a cgroup is unreadable, return all
-        CPUs.
+        """Return the CPUs that containers may still use after losing their allocation. If a container's cgroup is unreadable, return all
+        online CPUs.
         """
         assert self._pending is not None
         cpus = CpuSet() if self._memory.cgroups.problem is None else self._pending.node.kernel.online
@@ -249,7 +252,7 @@ class RuntimeDomain(PassiveDomain):
         return cpus
 
     def finish(self, done: TurnDone, /) -> tuple[Problem, ...]:
-        """Answer the calls of a saved turn, and push the changes that aren't part of an answer."""
+        """Answer the calls of a turn that was saved, and push the changes for which there is no call to answer."""
         assert self._pending is not None
         state = done.state
         pending, self._pending = self._pending, PendingDecisions(self._pending.node)
@@ -306,14 +309,16 @@ class RuntimeDomain(PassiveDomain):
 
     @property
     def has_listed(self) -> bool:
-        """Return whether the runtime's list of containers is known and saved. The result is also true if the runtime isn't served."""
+        """Return whether the agent knows, and has saved, all of the runtime's containers. The result is also true if the agent doesn't
+        serve the runtime.
+        """
         is_saved = not any(isinstance(message.content, Synchronized) for message in self._memory.unsaved)
         return (self._memory.untracked.has_listed and is_saved) or not self.is_served
 
     def standing_problem(self) -> str | None:
-        """Return the reason why the runtime isn't served. Log the reason whenever it changes.
+        """Return the current problems of the connection to the runtime and kubelet, as one text. Log a lost or new connection once.
 
-        None means that the runtime is served, or was never tried.
+        None means that there is no problem, or that the agent hasn't tried to connect yet.
         """
         link, memory = self.exchange.state, self._memory
         if link.lost_why and link.lost_why != memory.link_logged:
@@ -339,7 +344,9 @@ class RuntimeDomain(PassiveDomain):
         )
 
     def _answer_calls(self, pending: PendingDecisions, all_occupants: tuple[Occupant, ...], done: TurnDone) -> bool:
-        """Answer each waiting call, except calls that wait for device plugins. Return whether an answer also changes other containers."""
+        """Answer each waiting call, except for calls that must wait for device plugins. Return whether any answer also updates other
+        containers.
+        """
         state, node, answered = done.state, pending.node, False
         unprepared: list[tuple[Message, tuple[Todo, ...]]] = []
         pool = find_shared_pool(state, node)
@@ -385,7 +392,9 @@ class RuntimeDomain(PassiveDomain):
     def _add_devices(
         self, found: Response | Denial, call: Call, done: TurnDone, plugins_until: float
     ) -> Response | Denial | None:
-        """Add device access to the answer to CreateContainer, or deny the call. None means that a device plugin hasn't answered yet."""
+        """Add device access to the answer to CreateContainer, or deny the call if a device can't be used now. None means that a device
+        plugin hasn't answered yet.
+        """
         if call.event is not Event.CREATE_CONTAINER or call.container is None or isinstance(found, Denial):
             return found
         key = ContainerKey.of(call.sandbox, call.container)
@@ -412,7 +421,7 @@ class RuntimeDomain(PassiveDomain):
         return Denial(f"container {key.name}: {access}; the kubelet tries again")
 
     def _log_decisions(self, pending: PendingDecisions) -> None:
-        """Log and count the decisions, and remember which containers are misplaced."""
+        """Log and count the turn's decisions, and remember the misplaced containers."""
         misplaced = {container.id: container for container in self._memory.misplaced}
         reserved, fail_open = pending.node.world.managers.reserved, self._memory.fail_open_starts
         for instruction in pending.todo:
@@ -437,7 +446,7 @@ class RuntimeDomain(PassiveDomain):
         self._memory = replace(self._memory, fail_open_starts=fail_open, misplaced=tuple(misplaced.values()))
 
     def _log_corrected(self, runtime_occupants: tuple[Occupant, ...]) -> None:
-        """Log each misplaced container whose cgroup has the right CPUs again."""
+        """Log each container that was misplaced and now has the right CPUs."""
         occupant_by_id = {occupant.id: occupant for occupant in runtime_occupants}
         still_misplaced = []
         for container in self._memory.misplaced:
@@ -452,7 +461,7 @@ class RuntimeDomain(PassiveDomain):
 
 
 def _may_ask_for_devices(what: Happening, reported: RuntimeReport) -> bool:
-    """Return whether a pod on which a decision is due requests devices, or CPUs near devices."""
+    """Return whether deciding on this event may require the list of devices, because a pod requests devices or CPUs near them."""
     match what:
         case Call():
             return names_devices(what.sandbox)
@@ -475,5 +484,5 @@ def read_pod_annotations(sandbox: Sandbox) -> Stated:
 
 
 def find_name_problems(pod: Pod) -> tuple[str, ...]:
-    """Describe the problems with the names of a pod."""
+    """Describe what is wrong with the pod's names, such as a name that is too long."""
     return tuple(f"{breach.value} {breach.allowed}".strip() for breach in names_amiss(pod))

@@ -1,6 +1,6 @@
-"""Device access of a runtime's container: environment variables, files in /dev, and the answers of device plugins.
+"""Device access of a runtime's container: environment variables, device files, and what the device plugins add in their answers.
 
-This module is imported only when a container with devices is created.
+To save memory, this module is imported only when a container with devices is created.
 """
 
 import os
@@ -25,14 +25,14 @@ def find_device_access(
     takes_cdi: bool,
     files: Callable[[str], tuple[DeviceFile, ...]] | None = None,
 ) -> DeviceAccess | str:
-    """Return the device access of a container, or a text with the unusable device and the reason.
+    """Return the device access of a container, or a text that names a device that can't be used and the reason.
 
     Args:
         devices: devices allocated to the container.
-        answers: device plugins' answers to Allocate, by resource.
-        own: names of the environment variables in the container's own specification.
+        answers: answers of device plugins to Allocate, each with its resource.
+        own: names of the environment variables that the container's specification sets.
         takes_cdi: whether the runtime accepts CDI device names.
-        files: returns the device files of a PCI function. None means this machine's files.
+        files: function that returns the device files of a PCI function. None means that they are read from this machine.
     """
     found: dict[str, DeviceFile] = {}
     plugged = dict(answers)

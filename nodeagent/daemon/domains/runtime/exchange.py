@@ -1,7 +1,8 @@
-"""Exchange between the runtime's connection and the deciding thread: a queue of messages, futures for answers, and changes to push.
+"""Messages between the thread of the runtime's connection and the deciding thread: a queue of messages, futures for the answers, and
+changes to push.
 
-The runtime's calls wait for answers in the connection's thread, and pushes wait in a third thread. The deciding thread never waits (D31). A
-call without a decision in time is denied. Without this denial, the runtime would start the container without the agent.
+The connection's thread waits for the answer to each call, and a third thread pushes changes, so the deciding thread never waits (D31). If
+the decision on a call is late, the call is denied; otherwise the runtime would start the container without the agent's decision.
 """
 
 import threading
@@ -26,33 +27,37 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.runtime.nri import Answered, NriError
 
 _INDEX = 90
-"""Position in NRI's order of plugins. The agent runs after plugins that change a container's resources."""
+"""Position in the order in which NRI calls its plugins. It is high, so that the agent sees resources after other plugins have changed them.
+"""
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 _ANSWERED = frozenset({Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
 _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDATE_POD_SANDBOX})
-"""Calls that need a decision on a pod. Before the decision, the connection's thread asks kubelet about the pod."""
+"""Calls that need a decision on a pod. The connection's thread first asks kubelet about the pod."""
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
-"""Part of the runtime's timeout that is reserved for the decision after kubelet's answer."""
+"""Part of the runtime's timeout that is reserved for the decision. kubelet has to answer before this part begins."""
 PLUGIN_SECONDS = 0.5
-"""Seconds for which a message waits for answers of device plugins. During this wait, the runtime makes no other call."""
+"""Seconds for which a message may wait for answers of device plugins. The wait is short, because the runtime makes no other call meanwhile.
+"""
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 
 
 class Message(Struct, frozen=True, eq=False):
-    """Message of the runtime to the deciding thread."""
+    """Message from the runtime for the deciding thread."""
 
     content: Call | Synchronized | Looked
     answer: Future[Response | Denial] | None = None
-    """Answer to the call. None means that no thread waits for an answer."""
+    """Future for the answer to a call. None means that no thread waits for an answer."""
     changes_before: int = 0
-    """Number of changes sent before this message. The runtime works in order, and has therefore applied all these changes."""
+    """Number of changes that were sent before this message. The runtime handles everything in order, so it has already applied these
+    changes.
+    """
     plugins_until: float = 0.0
-    """Monotonic time until which the message waits for answers of device plugins."""
+    """Monotonic time after which the message waits no more for device plugins."""
 
     @property
     def is_event(self) -> bool:
-        """Return whether the message reports a past event. Such an event can't be denied if the turn can't be saved."""
+        """Return whether the message only reports what has happened. Unlike a call, it can't be denied if the turn fails to save."""
         return not isinstance(self.content, Call) or self.content.event not in _ANSWERED
 
     def set_answer(self, value: Response | Denial) -> None:
@@ -61,34 +66,35 @@ class Message(Struct, frozen=True, eq=False):
 
 
 class Sent(Struct, frozen=True):
-    """Change of CPUs that was sent to the runtime, but isn't visible in the container's cgroup yet."""
+    """Change of a container's CPUs that was sent to the runtime but isn't visible in the container's cgroup yet."""
 
     container_id: str
     number: int
-    """Sequence number among all sent changes."""
+    """Sequence number of the change."""
     cpus: CpuSet
 
 
 class Counts(Struct, frozen=True):
-    """Numbers of certain events on the connection since the last turn."""
+    """Statistics of the connection since the last turn."""
 
     late: int = 0
-    """Number of calls that were denied because the decision was late."""
+    """Number of calls that were denied because the agent had not decided in time."""
     answers_seconds: tuple[float, ...] = ()
 
 
 class LinkState(Struct, frozen=True):
-    """State shared by the threads: one immutable value that is replaced as a whole."""
+    """State of the connection, shared by the threads. The value is immutable, and replaced as a whole under a lock."""
 
     runtime: Runtime | None = None
     is_linked: bool = False
     lost_why: str = ""
-    """Reason why the connection was lost. Empty means that there is a connection, or that none was tried yet."""
+    """Reason why the agent isn't connected to the runtime. Empty means that it is connected, or hasn't tried yet."""
     counts: Counts = Counts()
     is_look_due: bool = False
-    """Whether the next push lists the containers again.
+    """Whether the next push must also list the runtime's containers.
 
-    A container that is created during Synchronize may be missing from the runtime's list and from later calls (containerd #13698).
+    This list is needed because a container created during Synchronize may be missing from the runtime's answer and from later calls
+    (containerd #13698).
     """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()
@@ -96,7 +102,7 @@ class LinkState(Struct, frozen=True):
     sent: tuple[Sent, ...] = ()
     changes: int = 0
     push_at: float = 0.0
-    """Monotonic time until which pushes aren't tried."""
+    """Monotonic time before which no push is tried, because the last push failed."""
     push_problem: str = ""
     """Reason why the last push failed. Empty means that the last push succeeded."""
 
@@ -111,7 +117,9 @@ class LinkState(Struct, frozen=True):
 
 
 class RuntimeExchange:
-    """NRI plugin for the connection's thread, and methods for the deciding thread. If `pods` is None, kubelet isn't asked about pods."""
+    """NRI plugin that the connection's thread serves, with methods for the deciding thread. If `pods` is None, the plugin doesn't ask
+    kubelet about pods.
+    """
 
     name = "nodeagent"
     index = _INDEX
@@ -135,7 +143,7 @@ class RuntimeExchange:
         self._lock = threading.Lock()
         self._state = LinkState(looked_at=time.monotonic())
         self._is_all_visible = threading.Event()
-        """Event that is set while all sent changes are visible in the containers' cgroups."""
+        """Event that is set when the containers' cgroups show all sent changes. The pushing thread waits for it."""
         self._pusher: threading.Thread | None = None
 
     # Methods for the connection's thread
@@ -171,13 +179,13 @@ class RuntimeExchange:
             self._state = replace(self._state, counts=counts)
 
     def record_lost(self, err: NriError, _seconds: float) -> None:
-        """Record that the connection to the runtime is lost."""
+        """Record that the connection to the runtime is lost, and wake the deciding thread."""
         with self._lock:
             self._state = replace(self._state, lost_why=f"{err.message} ({err.hint})", is_linked=False)
         self._wakeups.wake(WakeUpReason.RUNTIME)
 
     def _add_pods(self, known: Synchronized, until: float) -> Synchronized:
-        """Ask kubelet about the pods for which no answer is saved, and return `known` with the answers added."""
+        """Ask kubelet about those pods for which no answer is saved, and add the answers to the runtime's list."""
         if self._pods is None:
             return known
         uids = tuple(dict.fromkeys(sandbox.uid for sandbox in known.sandboxes))
@@ -209,7 +217,7 @@ class RuntimeExchange:
             return self._state
 
     def take(self) -> tuple[Message, ...]:
-        """Return the waiting messages. Also clear the due changes, so that no change is pushed before the turn has decided."""
+        """Return the waiting messages. Also discard the changes that are due, because this turn's decision replaces them."""
         found = []
         with suppress(Empty):
             while True:
@@ -225,20 +233,22 @@ class RuntimeExchange:
         return tuple(found)
 
     def take_counts(self) -> Counts:
-        """Return the numbers of events since the last call of this method."""
+        """Return the statistics since the last call of this method."""
         with self._lock:
             found, self._state = self._state.counts, replace(self._state, counts=Counts())
         return found
 
     def look_again(self) -> None:
-        """Have the next push list the containers again."""
+        """Request that the next push also lists the runtime's containers."""
         with self._lock:
             self._state = replace(self._state, is_look_due=True)
 
     def forget_made(self, known: Collection[str], cpus: Mapping[str, CpuSet | None]) -> None:
-        """Forget the sent changes that are visible in cgroups, and all changes of removed containers.
+        """Forget sent changes that the cgroups now show, and all changes of removed containers.
 
-        `known` contains the IDs of the existing containers.
+        Args:
+            known: IDs of the existing containers.
+            cpus: effective CPUs of the cgroups, by container ID.
         """
         with self._lock:
             sent = self._state.sent
@@ -248,15 +258,15 @@ class RuntimeExchange:
                 self._is_all_visible.set()
 
     def note_sent(self, updates: tuple[Update, ...]) -> None:
-        """Remember the changes that an answer to the runtime contains."""
+        """Remember the changes to other containers that an answer to the runtime contains."""
         with self._lock:
             self._send(updates)
 
     def push(self, updates: tuple[Update, ...]) -> bool:
-        """Push the changes that aren't part of an answer, and list the containers if a list is due.
+        """Push changes that no answer contains. If a list of the containers is due, request the list with the same push.
 
         Returns:
-            Whether a push is due or a sent change isn't visible yet.
+            Whether a push is due, or a sent change isn't visible in a cgroup yet.
         """
         with self._lock:
             state = self._state = replace(self._state, due=updates if self._state.is_linked else ())
@@ -287,7 +297,9 @@ class RuntimeExchange:
             self._log.warning("runtime_not_reached", problem=problem)
 
     def _take_due(self, known: Synchronized) -> tuple[Update, ...]:
-        """Return the due changes. While this function runs, the runtime doesn't call plugins."""
+        """Return the changes that are due, and queue the runtime's list of containers. The runtime calls no plugin until this function
+        returns.
+        """
         self._put(Looked(self._add_pods(known, time.monotonic() + _PUSH_SECONDS)))
         with self._lock:
             due = self._state.due

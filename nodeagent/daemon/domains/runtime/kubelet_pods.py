@@ -1,4 +1,4 @@
-"""Client of kubelet's pods API, for the threads that serve the runtime. The deciding thread never waits for kubelet."""
+"""Client of kubelet's pods API, for the threads that serve the runtime. Only these threads wait for kubelet, never the deciding thread."""
 
 import os
 import threading
@@ -27,16 +27,21 @@ KUBELET = GrpcServerKind(
 PATIENCE_SECONDS = 0.25
 """Seconds to wait for an answer about one pod. kubelet answers from memory, within milliseconds."""
 OF_ALL_SECONDS = 1.0
-"""Seconds to wait for the answers about all pods, when the runtime connects."""
+"""Seconds to wait in total for the answers about all pods after the runtime has connected."""
 _PAUSE_SECONDS = 5.0
-"""Pause after a timeout of kubelet. Without the pause, every new container would wait for another timeout."""
+"""Seconds without requests after kubelet has failed to answer in time. Without this pause, every new container would wait for the timeout,
+too.
+"""
 _ESTIMATED = "values that only kubelet knows are estimated (`nodeagent explain POD`)"
 
 
 class PodsApi:
     """Client of kubelet's pods API, shared by several threads.
 
-    With `is_expected`, a missing socket is a problem. Without it, kubelet may be too old to have this socket.
+    Args:
+        path: path of kubelet's socket.
+        log: the log.
+        is_expected: whether a missing socket is a problem. It isn't if kubelet may be older than this API.
     """
 
     def __init__(self, path: Path, log: Log, *, is_expected: bool) -> None:
@@ -45,41 +50,39 @@ class PodsApi:
         self._is_expected = is_expected
         self._lock = threading.Lock()
         self._ask_at = 0.0
-        """Monotonic time until which kubelet isn't asked again."""
+        """Monotonic time before which kubelet isn't asked."""
         self._problem = ""
         self.known: frozenset[str] = frozenset()
         """UIDs of the pods about which kubelet's answers are saved."""
         self._to_repeat: frozenset[str] = frozenset()
-        """UIDs of the pods to ask about again."""
+        """UIDs of the pods for which `ask_unknown` must repeat the request, although an answer is saved."""
 
     @property
     def problem(self) -> str:
-        """Return the reason why the last request to kubelet failed. Empty means that the request succeeded, or that there was no request
-        yet.
-        """
+        """Return the reason why the last request to kubelet failed. Empty means that it succeeded, or that no request has been sent."""
         with self._lock:
             return f"{self._problem}: {_ESTIMATED}" if self._problem else ""
 
     def prepare(self) -> None:
-        """Import the gRPC client before the first request, if the socket exists."""
+        """Import the gRPC client now if the socket exists, so that the import doesn't delay the first request."""
         if os.path.exists(self._path):  # noqa: PTH110 - what may not be looked at is none: Path.exists would raise
             load_h2()
 
     def ask(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return kubelet's answers about pods, as far as they arrive before the monotonic time `until`. Pods that kubelet doesn't know are
-        missing.
+        """Ask kubelet about pods, and return the answers that arrive before the monotonic time `until`. Pods that kubelet doesn't know are
+        left out.
         """
         return self._request(uids, min(until, time.monotonic() + PATIENCE_SECONDS))
 
     def ask_unknown(self, uids: Iterable[str], until: float) -> tuple[KubeletPod, ...]:
-        """Return kubelet's answers about the pods without a saved answer, and about the pods that were passed to `ask_again`."""
+        """Ask kubelet about the pods for which no answer is saved, and about the pods passed to `ask_again`. Return the answers."""
         with self._lock:
             repeated, self._to_repeat = self._to_repeat, frozenset()
         new = tuple(uid for uid in uids if uid not in self.known or uid in repeated)
         return self._request(new, min(until, time.monotonic() + OF_ALL_SECONDS)) if new else ()
 
     def ask_again(self, uids: Iterable[str]) -> None:
-        """Include these pods in the next request, even if answers about them are saved or the last request timed out."""
+        """Make `ask_unknown` ask about these pods although answers are saved, and end a pause after a timeout."""
         with self._lock:
             self._to_repeat |= frozenset(uids)
             self._ask_at = 0.0

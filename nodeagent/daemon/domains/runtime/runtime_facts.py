@@ -1,4 +1,6 @@
-"""Facts about the container runtime for `nodeagent check`, from a short plugin connection and from containerd's configuration files."""
+"""Facts about the container runtime for `nodeagent check`. They come from a short connection as a plugin, and from containerd's
+configuration files.
+"""
 
 import threading
 import time
@@ -18,18 +20,18 @@ _CONFIG = "/etc/containerd/config.toml"
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 100
 _SECONDS = 10.0
-"""Time limit for the whole connection in seconds. The runtime may first wait 5 s for other plugins."""
+"""Time limit for the whole connection. It is longer than the 5 s for which the runtime may first wait for other plugins."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""Pod UID that is not used by any pod, for a test request to kubelet."""
+"""UID of no pod, for a test request to kubelet."""
 
 
 def runtime_facts(
     socket: str, root: Path = Path("/"), *, pods_socket: str = "", is_elsewhere: bool = False
 ) -> RuntimeFacts:
-    """Return the facts about the runtime, its configuration and, with `pods_socket`, kubelet's pods API.
+    """Collect the facts about the runtime, its configuration, and kubelet's pods API if `pods_socket` isn't empty.
 
-    `is_elsewhere` means that `root` is a copy of another host's files. Then only the configuration is read.
+    `is_elsewhere` means that `root` is a copy of another host's files. In this case, only the configuration is read.
     """
     config, config_problem = None, ""
     try:
@@ -80,11 +82,11 @@ def _read_config(root: Path) -> NriConfig | None:
 
 
 class _Visitor:
-    """Plugin that disconnects once the runtime has accepted it."""
+    """NRI plugin that disconnects as soon as the runtime has accepted it."""
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Event to which the plugin subscribes, because NRI doesn't accept an empty subscription. This event requests no resources."""
+    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event needs no answer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,10 +95,10 @@ class _Visitor:
         self._connection = NriConnection(path, self)
 
     def runtime(self) -> Runtime:
-        """Connect and return the runtime's name and versions.
+        """Connect to the runtime, and return its name and versions.
 
         Raises:
-            NriError: the runtime has not accepted the plugin.
+            NriError: the runtime has not accepted the plugin in time.
         """
         bell = threading.Timer(_SECONDS, self._connection.close)
         bell.daemon = True

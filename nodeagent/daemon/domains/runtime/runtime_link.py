@@ -1,4 +1,4 @@
-"""Connections as an NRI plugin: a permanent one that serves calls, and short ones that push changes."""
+"""Connections to the runtime as an NRI plugin: a permanent connection that serves calls, and short ones that push changes."""
 
 import threading
 from collections.abc import Callable
@@ -12,17 +12,20 @@ from nodeagent.edge.runtime.nri import Answered, NriConnection, NriError, Plugin
 from nodeagent.formats.runtime.ttrpc import TtrpcCode
 
 PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Pauses in seconds before each reconnect; the last pause repeats.
+"""Seconds to wait before each attempt to reconnect. The last value repeats.
 
-The pauses are short, because meanwhile the runtime starts containers unpinned. containerd takes about a second to restart.
+The pauses are short, because the runtime starts containers without the agent meanwhile. containerd restarts in about a second.
 """
 
 
 class RuntimeLink:
-    """Plugin connection that is renewed whenever it is lost, in a separate thread.
+    """Connection as an NRI plugin. A separate thread opens it again whenever it is lost.
 
-    `on_lost` is called in this thread, with the error and the seconds until the next attempt. `pause` waits for these seconds, or until
-    `close`.
+    Args:
+        path: path of the runtime's socket.
+        plugin: the plugin.
+        on_lost: function that is called after a loss, with the error and the seconds until the next attempt.
+        pause: function that waits these seconds. None means a wait that `close` interrupts.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class RuntimeLink:
         self._connection = NriConnection(path, plugin)
 
     def run(self) -> None:
-        """Serve and reconnect until `close` is called."""
+        """Serve the runtime's calls, and reconnect after a loss, until `close` is called."""
         failures = 0
         while not self._is_closed.is_set():
             try:
@@ -55,31 +58,31 @@ class RuntimeLink:
                 self._connection = NriConnection(self._path, self._plugin)
 
     def close(self) -> None:
-        """End the connection, and thereby `run`. Any thread may call this method."""
+        """End the connection and the loop of `run`. Any thread may call this method."""
         self._is_closed.set()
         self._connection.close()
 
 
 class Push:
-    """A push of changes to existing containers: a second plugin connects and answers Synchronize with the changes.
+    """Push of changes to existing containers. A second plugin connects for the push, and answers the runtime's Synchronize with the
+    changes.
 
-    The call Runtime.UpdateContainers isn't used, because it deadlocks containerd (containerd #13733). Without changes, a push only lists
-    the containers (containerd #13698).
+    NRI's call UpdateContainers isn't used for this purpose, because it deadlocks containerd (containerd #13733). A push without changes
+    serves to list the containers (containerd #13698).
 
-    Use a push in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, then leave the block. The runtime
-    doesn't confirm changes, and drops unread changes when the connection ends. While the runtime waits for the answer to a call, it doesn't
-    synchronize plugins.
+    Use the push in a `with` block: call `sent()`, wait until the containers' cgroups show the changes, and leave the block. The wait is
+    necessary because the runtime doesn't confirm changes, and drops those that it hasn't read when the connection ends.
     """
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Event to which the plugin subscribes, because NRI doesn't accept an empty subscription. This event requests no resources."""
+    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event needs no answer."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
-        """Prepare a push; the `with` block starts it.
+        """Prepare a push. The `with` block starts it.
 
-        `updates` returns the changes for the listed containers. While this function runs, the runtime doesn't call plugins, so no later
-        answer to a call can contradict the changes.
+        `updates` returns the changes for the listed containers. The runtime calls no plugin until `updates` returns, so no answer to a call
+        can contradict the changes.
         """
         self.index = index
         self._updates = updates
@@ -101,7 +104,7 @@ class Push:
         self._thread.join()
 
     def sent(self, timeout_seconds: float) -> Synchronized:
-        """Wait until the changes are sent, and return the listed containers.
+        """Wait until the changes are sent. Return the runtime's list of containers.
 
         Raises:
             NriError: the changes can't be sent.

@@ -1,4 +1,6 @@
-"""Untracked cgroups: cgroups below kubepods that have processes but don't belong to a known container. Their CPUs count as occupied."""
+"""Untracked cgroups: cgroups below kubepods whose processes belong to no known container. The agent counts the CPUs of these cgroups as
+occupied.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +14,7 @@ from nodeagent.daemon.reports.logs import Log
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 
 _KUBELETS = ("kubepods.slice", "kubepods")
-"""kubelet's top cgroup, with the systemd driver and with the cgroupfs driver."""
+"""Possible names of kubelet's top cgroup, for its systemd driver and its cgroupfs driver."""
 _MAX_NAMED = 5
 
 
@@ -22,18 +24,18 @@ class UntrackedCgroups(Struct, frozen=True):
     has_listed: bool = False
     """Whether the runtime has listed its containers."""
     suspects: Mapping[str, CpuSet] = MappingProxyType({})
-    """CPUs of the unknown cgroups in the last search, by cgroup. An unknown cgroup may still be that of a new pod, because a pod's first
-    process exists before the runtime reports the pod.
+    """Unknown cgroups that the last search found, with their CPUs. Such a cgroup may still turn out to be a new pod's, because the runtime
+    reports a pod only after its first process exists.
     """
     searched_at: float | None = None
     found: Mapping[str, CpuSet] = MappingProxyType({})
-    """CPUs that count as occupied, by the cgroup's path below the cgroup root."""
+    """Untracked cgroups by path below the cgroup root, with the CPUs that count as occupied."""
     logged: frozenset[str] = frozenset()
-    """Cgroups of `found` that have been logged."""
+    """Untracked cgroups that have already been logged."""
 
     @property
     def problem(self) -> str:
-        """Return a text that names the untracked cgroups. The result is empty if there are none."""
+        """Describe the untracked cgroups. Empty means that there are none."""
         if not self.found:
             return ""
         named = ", ".join(f"/sys/fs/cgroup/{path} ({cpus})" for path, cpus in sorted(self.found.items())[:_MAX_NAMED])
@@ -44,12 +46,11 @@ class UntrackedCgroups(Struct, frozen=True):
 def look_for_untracked(
     before: UntrackedCgroups, tree: CgroupTree, registry: Registry, now: float, seconds: float
 ) -> UntrackedCgroups:
-    """Search below kubepods if the last search was too long ago, or if the runtime has not listed its containers yet.
+    """Search below kubepods for untracked cgroups, if the last search is more than `seconds` ago or the runtime has not listed its
+    containers yet. Otherwise, only read the known untracked cgroups again.
 
-    Otherwise read only the known untracked cgroups again.
-
-    Before the runtime has listed its containers, an unknown cgroup counts as untracked at once. Later, the cgroup must be unknown in two
-    searches.
+    Once the runtime has listed its containers, a cgroup is untracked only if two searches in a row have found it, because a new pod's
+    cgroup exists before the runtime reports the pod. Until then, every unknown cgroup is untracked.
 
     Raises:
         CgroupError: a cgroup file can't be read.
@@ -77,7 +78,7 @@ def look_for_untracked(
 
 
 def log_untracked(found: UntrackedCgroups, log: Log) -> UntrackedCgroups:
-    """Log each untracked cgroup once, as soon as the runtime has listed its containers."""
+    """Log each untracked cgroup once. Nothing is logged before the runtime has listed its containers."""
     for path in sorted(found.found.keys() - found.logged) if found.has_listed else ():
         log.warning("cgroup_of_no_container", cgroup=path, cpus=str(found.found[path]))
     return replace(found, logged=frozenset(found.found) if found.has_listed else frozenset())

@@ -1,1 +1,1 @@
-"""systemd's domain: pinned units, the original settings of these units, and their devices."""
+"""systemd's domain: pinned units, with records of their original settings, and their device rules."""

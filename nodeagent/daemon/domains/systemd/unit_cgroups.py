@@ -1,4 +1,4 @@
-"""Cgroups of pinned systemd units: read from systemd and from cgroup files, and changed through systemd (D30)."""
+"""Cgroups of pinned systemd units. The agent reads them from systemd and the cgroup files, and changes them only through systemd (D30)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
@@ -23,24 +23,32 @@ from nodeagent.formats.kernel.unit_properties import LOADED, UnitProperties
 
 _POLL_SECONDS = 0.005
 _Mismatch = tuple[str, str, str]
-"""Name of a cgroup file, its current content, and the wanted content."""
+"""Cgroup file whose content isn't as wanted: path, content, wanted content."""
 _UNIT_ATTRIBUTES = frozenset({Attribute.CPUSET_CPUS, Attribute.CPUSET_MEMS})
 
 
 class Systemd(Protocol):
-    """Interface through which systemd's units are read and changed."""
+    """Interface for reading and changing systemd units."""
 
     def show(self, names: Collection[str], /) -> Mapping[str, UnitProperties]:
-        """Return the properties of units, by unit name. Raises UnitsError."""
+        """Return the properties of units, by unit name.
+
+        Raises:
+            UnitsError: systemd doesn't answer.
+        """
         ...
 
     def set(self, unit: str, /, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None) -> None:
-        """Set AllowedCPUs= and AllowedMemoryNodes= of a unit. Raises UnitsError."""
+        """Set AllowedCPUs= and AllowedMemoryNodes= of a unit. None means that the property stays unchanged.
+
+        Raises:
+            UnitsError: systemd refuses the change, or doesn't answer.
+        """
         ...
 
 
 class Systemctl:
-    """Interface to systemd that runs the command `systemctl`."""
+    """Access to systemd through the command `systemctl`."""
 
     def show(self, names: Collection[str]) -> Mapping[str, UnitProperties]:
         return units.show_units(names)
@@ -57,10 +65,10 @@ class UnknownUnit(Struct, frozen=True):
 
 
 class UnitsRead(Struct, frozen=True):
-    """Result of the last read, except the cgroups."""
+    """Result of the last read, apart from the cgroups themselves."""
 
     unanswered: str = ""
-    """Reason why systemd didn't answer. The previous answers then stay in use."""
+    """Reason why systemd didn't answer. The agent then uses the previous answers. Empty means that systemd answered, or wasn't asked."""
     unknown: tuple[UnknownUnit, ...] = ()
     down: frozenset[str] = frozenset()
     """Paths of units that are inactive, have no processes, and aren't starting."""
@@ -72,10 +80,14 @@ def unit_paths(pods: Iterable[Pod]) -> frozenset[str]:
 
 
 class UnitCgroups:
-    """Reader and writer of unit cgroups, for the deciding thread or a command.
+    """Reader and writer of the cgroups of pinned units, for the deciding thread or a command.
 
-    `recorded` returns the original settings of units, as they were before the agent's first change. A change must be visible in the cgroup
-    within `patience_seconds`.
+    Args:
+        tree: reader of cgroup files.
+        systemd: access to systemd. None means the command `systemctl`.
+        mount: mount point of the cgroup file system.
+        recorded: function that returns the units' original settings, from before the agent's first change.
+        patience_seconds: seconds within which a change must be visible in the cgroup.
     """
 
     def __init__(
@@ -92,18 +104,18 @@ class UnitCgroups:
         self._systemd = systemd or Systemctl()
         self._mount = mount
         self._known: Mapping[str, UnitProperties] = {}
-        """Properties by unit, from systemd's last answer. Settings that were written since then are included."""
+        """Properties by unit: systemd's last answer, updated with the settings written since then."""
         self._timed_out: dict[str, tuple[_Mismatch, ...]] = {}
-        """Mismatches that remained when the time limit had passed, by unit. The agent doesn't wait for the same mismatches again."""
+        """Mismatches that still existed after the time limit, by unit. The agent doesn't wait for the same mismatches a second time."""
         self.last_read = UnitsRead()
 
     @property
     def unit_cgroups(self) -> Mapping[str, str]:
-        """Return the cgroup of each unit as a path below the cgroup root, according to the last read."""
+        """Return each unit's cgroup, as a path below the cgroup root. The paths are from the last read."""
         return {name: known.cgroup for name, known in self._known.items() if known.cgroup}
 
     def read(self, paths: AbstractSet[str], *, rescan: bool = True) -> dict[str, ObservedCgroup]:
-        """Read the cgroups of units. Without `rescan`, ask systemd only if a unit is new or may be starting.
+        """Read the cgroups of units. If `rescan` is false, ask systemd only if a unit is new or may be starting.
 
         Raises:
             CgroupError: a cgroup can't be read.
@@ -132,8 +144,8 @@ class UnitCgroups:
         return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Return whether an inactive unit may be starting. Such a unit has a cgroup, because systemd creates the cgroup before the first
-        process.
+        """Return whether a unit that systemd last reported as inactive may be starting. Its cgroup then exists already, because systemd
+        creates the cgroup before the first process.
         """
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None
@@ -162,7 +174,7 @@ class UnitCgroups:
         )
 
     def _find_ancestor(self, cgroup: str) -> ObservedCgroup | None:
-        """Return the nearest existing cgroup above a cgroup."""
+        """Return the nearest ancestor of a cgroup that exists."""
         ancestors = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
         return next((ancestor for ancestor in ancestors if ancestor is not None), None)
 
@@ -174,7 +186,7 @@ class UnitCgroups:
         return there if there is not None and there.is_populated else None
 
     def apply(self, change: Change) -> None:
-        """Change the CPUs or memory nodes of one unit, or restore its original settings.
+        """Change the CPUs or memory nodes of a unit through systemd, or restore the unit's original settings.
 
         Raises:
             CgroupError: the change failed, or its effect wasn't visible in time.
@@ -196,10 +208,10 @@ class UnitCgroups:
             raise CgroupError(err.message, path=change.path, error=None, hint=err.hint) from err
 
     def _restrict(self, unit: str, wanted: UnitSettings) -> None:
-        """Set a unit's properties, and wait until the cgroup has these values.
+        """Set a unit's properties, and wait until its cgroup has these values.
 
-        The properties aren't set while the parent cgroup has none of the wanted CPUs or nodes. In that case the kernel would grant the unit
-        all CPUs or nodes of the parent, which may be allocated to other pods.
+        First wait until the parent cgroup has at least one of the wanted CPUs and nodes. If it had none, the kernel would let the unit use
+        all of the parent's CPUs or nodes, including those allocated to other pods.
         """
         hint = "a slice that contains the unit grants less: compare AllowedCPUs and AllowedMemoryNodes of the slices in `systemctl status`"
         cgroup = self._known[unit].cgroup
@@ -208,7 +220,9 @@ class UnitCgroups:
         self._wait(unit, lambda: _files_without_effect(wanted, self._look_if_populated(cgroup)), hint)
 
     def _wait(self, unit: str, mismatches: Callable[[], Iterable[_Mismatch]], hint: str) -> None:
-        """Wait until there is no mismatch. systemd may answer before it writes the files, and it sends no notification afterwards."""
+        """Wait until all files have the wanted content. The files must be polled, because systemd may answer before it writes them, and
+        sends no notification when it has done so.
+        """
         until, last = time.monotonic() + self.patience_seconds, self._timed_out.get(unit)
         while found := tuple(mismatches()):
             if found == last or time.monotonic() > until:
@@ -231,10 +245,10 @@ class UnitCgroups:
         self._known = {**self._known, unit: replace(known, settings=settings)}
 
     def _restore(self, unit: str, before: UnitSettings) -> None:
-        """Restore the earlier properties of a unit.
+        """Restore a unit's properties to those before the agent's changes.
 
-        systemd doesn't widen a running unit when a property is cleared (#43846). An originally empty property is therefore first set to
-        everything, and cleared once the cgroup has this value.
+        systemd doesn't widen a running unit when a property is cleared (#43846). A property that was originally empty is therefore first
+        set to all CPUs or nodes, and cleared after the cgroup has this value.
         """
         now = self._known[unit].settings
         cpus = before.allowed_cpus if before.allowed_cpus != now.allowed_cpus else None
@@ -277,7 +291,7 @@ def _observed_without_cgroup(path: str, cpus: CpuSet | None, *, is_populated: bo
 
 
 def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Yield each cpuset file of the parent cgroup in which none of the wanted CPUs or nodes are listed."""
+    """Yield each effective cpuset file of the parent cgroup that contains none of the wanted CPUs or nodes."""
     if parent is None:
         return
     cpus, nodes = parent.cpus_effective, parent.mems_effective
@@ -288,9 +302,9 @@ def _files_that_grant_nothing(wanted: UnitSettings, parent: ObservedCgroup | Non
 
 
 def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Yield the cpuset files whose content differs from the restored properties.
+    """Yield the cpuset files of a unit whose content isn't the restored value.
 
-    Effective values may be smaller than the properties, as they may have been before the agent's changes.
+    The effective values aren't compared, because a parent cgroup may grant less than the unit's properties.
     """
     for attribute, value in (
         (Attribute.CPUSET_CPUS, wanted.allowed_cpus),
@@ -302,7 +316,7 @@ def _files_not_restored(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> 
 
 
 def _files_without_effect(wanted: UnitSettings, cgroup: ObservedCgroup | None) -> Iterator[_Mismatch]:
-    """Yield the cpuset files whose effective values differ from the properties."""
+    """Yield the effective cpuset files of a unit whose content isn't the wanted value."""
     if cgroup is None:
         return
     if wanted.allowed_cpus and cgroup.cpus_effective != wanted.allowed_cpus:
@@ -312,7 +326,7 @@ def _files_without_effect(wanted: UnitSettings, cgroup: ObservedCgroup | None) -
 
 
 def read_cgroups(tree: CgroupTree, units: UnitCgroups, pods: Sequence[Pod]) -> ObservedCgroups:
-    """Read the cgroups of the agent's own pods and of the units that pods pin, outside of a turn.
+    """Read the cgroups of the agent's own pods and of pinned units, for use outside of a turn.
 
     Raises:
         CgroupError: a cgroup can't be read.

@@ -1,8 +1,8 @@
-"""Device rules of pinned systemd units: add DeviceAllow= rules for allocated devices. This module is imported only if a unit has devices.
+"""Device rules of pinned systemd units: the agent adds a DeviceAllow= rule for each allocated device. This module is imported only if a
+unit has devices.
 
-An unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`) may use every device already. A first rule would forbid all other devices,
-so the agent doesn't add rules to such a unit. It records added rules in the runtime directory, so that only the added rules are removed
-later.
+The agent adds no rules to an unrestricted unit (`DevicePolicy=auto` without `DeviceAllow=`). Such a unit may use every device, and a first
+rule would forbid all others. The added rules are recorded in the runtime directory, so that later only these rules are removed.
 """
 
 import json
@@ -26,33 +26,41 @@ from nodeagent.formats.kernel.unit_properties import LOADED, NOT_FOUND, DeviceRu
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError, parse_json
 
 Rules = tuple[str, ...]
-"""Rules in the form of `DeviceAllow=`, such as `/dev/nvme1 rw`."""
+"""Device rules in the notation of `DeviceAllow=`, such as `/dev/nvme1 rw`."""
 _FILE = "allowed"
 
 
 def unit_device_directory(config: Config) -> str:
-    """Return the directory with the records of added rules. Each record is a file `UNIT/allowed`."""
+    """Return the directory that records the added rules, in a file `UNIT/allowed` for each unit."""
     return f"{config.runtime_directory}/{UNIT_DEVICES}"
 
 
 class RuleKeeper(Protocol):
-    """Interface through which the device rules of systemd's units are read and changed."""
+    """Interface for reading and changing the device rules of systemd units."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
-        """Return a unit's device rules. Raises UnitsError, also if there is no answer until the time `until`."""
+        """Return a unit's device rules.
+
+        Raises:
+            UnitsError: systemd hasn't answered by the monotonic time `until`, or reports an error.
+        """
         ...
 
     def set(self, unit: str, rules: Rules, until: float, /) -> None:
-        """Replace a unit's device rules. Raises UnitsError, also if there is no answer until the time `until`."""
+        """Replace a unit's device rules.
+
+        Raises:
+            UnitsError: systemd hasn't answered by the monotonic time `until`, or refuses the rules.
+        """
         ...
 
     def keeps(self, unit: str, /) -> bool:
-        """Return whether a unit that isn't loaded gets its rules again when systemd loads it."""
+        """Return whether systemd has saved a unit's device rules, and applies them when it next loads the unit."""
         ...
 
 
 class SystemctlRules:
-    """Interface to systemd that runs the command `systemctl`."""
+    """Access to device rules through the command `systemctl`."""
 
     def show(self, unit: str, until: float) -> DeviceRules:
         return units.show_device_rules(unit, until=until)
@@ -65,7 +73,7 @@ class SystemctlRules:
 
 
 class UnitDevices:
-    """Manager of the device rules of pinned units, used by the deciding thread. `files` returns the device files of a PCI function."""
+    """Writer of the device rules of pinned units, for the deciding thread. `files` returns the device files of a PCI function."""
 
     def __init__(
         self,
@@ -79,17 +87,23 @@ class UnitDevices:
         self._added: dict[str, Rules] | None = None
         """Device rules that the agent has added, by unit. None means that the records have not been read yet."""
         self._applied: dict[str, tuple[str, ...]] = {}
-        """PCI addresses of the devices that each unit may use, as of the last check."""
+        """PCI addresses of the devices for which each unit's rules were last set."""
         self._numbered: dict[str, frozenset[DeviceFile]] = {}
-        """Device files at the last change of each unit's rules. systemd resolves device numbers only at a change."""
+        """Device files, with their numbers, when each unit's rules were last set. If a file's number changes, the rules must be set again,
+        because systemd looks the number up only then.
+        """
         self.overdue: Mapping[str, str] = {}
-        """Device files that could not be taken away from a unit whose devices are no longer allocated, each with the unit."""
+        """Device files that a unit may still use although the device is no longer allocated to it, because systemd couldn't withdraw them.
+        The value is the unit.
+        """
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
-        """Add rules for the devices of each unit, and remove the added rules of other units. Return the problems.
+        """Make the added rules match the devices allocated to each unit. Return the problems.
 
-        With `rescan`, systemd's current rules are compared again. Units in `unclear` keep their rules, because a pod with an unreadable
-        manifest may pin them.
+        Args:
+            state: the state, with the allocations.
+            rescan: whether to compare systemd's current rules even if the devices are unchanged.
+            unclear: units that keep their rules, because a pod whose manifest can't be read may pin them.
         """
         if self._added is None:
             try:
@@ -142,10 +156,10 @@ class UnitDevices:
     def _find_files(
         self, unit: str, devices: tuple[str, ...]
     ) -> tuple[frozenset[DeviceFile], SysfsError | UnitsError | None]:
-        """Return the device files for a unit's rules, and the first reason why a device file was left out.
+        """Return the device files for a unit's rules, and the reason why the first missing file was left out.
 
-        Files of removed devices are left out, because other devices may now have their names and numbers. Files in use by another unit are
-        left out, too.
+        The files of a removed device are left out, because another device may now have the same name and number. Files that another unit
+        may still use are left out, too.
         """
         found = set[DeviceFile]()
         left_out: SysfsError | UnitsError | None = None
@@ -165,7 +179,9 @@ class UnitDevices:
         return frozenset(found), left_out
 
     def _record(self, unit: str, rules: Rules) -> None:
-        """Record the added rules of a unit. Call this method before rules are added, and after rules are removed."""
+        """Record which rules were added to a unit. The record must be complete at any time, so call this method before rules are added and
+        after rules are removed.
+        """
         assert self._added is not None
         if rules == self._added.get(unit, ()):
             return
@@ -177,10 +193,7 @@ class UnitDevices:
             del self._added[unit]
 
     def _read_records(self) -> dict[str, Rules]:
-        """Read the recorded rules of each unit.
-
-        Unreadable records are skipped. Without a record, the agent doesn't remove rules from the unit.
-        """
+        """Read the recorded rules of each unit. Unreadable records are skipped, so the rules that they contain are never removed."""
         found = {}
         for name, content in self._records.read().items():
             unit, _, file = name.partition("/")
@@ -191,9 +204,9 @@ class UnitDevices:
 
 
 def _devices_by_unit(state: NodeState) -> Mapping[str, tuple[str, ...]]:
-    """Return the PCI addresses of each unit's devices, without devices of device plugins.
+    """Return the PCI addresses of the devices allocated to each unit. Devices of device plugins are not included.
 
-    A unit of an ending pod is left out, because its devices may be allocated to another pod in the same turn.
+    Units of ending pods are left out, because their devices may be allocated to another pod in the same turn.
     """
     found = {}
     for entry in state.entries:

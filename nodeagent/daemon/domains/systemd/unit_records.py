@@ -1,6 +1,8 @@
-"""Original settings of pinned systemd units, recorded in the runtime directory. A reboot removes both the records and the agent's settings.
+"""Original settings of pinned systemd units, recorded in the runtime directory. A reboot removes these records, and also the agent's
+settings.
 
-The state also contains the original settings. If the state is lost, only the records tell the original settings from the agent's (D30).
+The state contains the original settings, too. If the state is lost, only these records distinguish original settings from the agent's
+(D30).
 """
 
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from nodeagent.formats.kernel.unit_properties import format_unit_record, parse_u
 
 _FILE = "before"
 UNIT_DEVICES = "unit-devices"
-"""Directory of the records of added device rules, next to the records of settings. It exists once devices have been allocated to a unit."""
+"""Name of the directory that records added device rules, in the runtime directory. It exists once a unit has had devices."""
 
 
 class UnitRecords:
@@ -25,7 +27,7 @@ class UnitRecords:
         """Recorded settings by unit. None means that the records have not been read yet."""
 
     def look(self) -> Mapping[str, UnitSettings]:
-        """Return the recorded settings by unit. Unreadable records are left out."""
+        """Return the recorded settings by unit. Records that can't be read are left out."""
         if self._known is None:
             try:
                 self._known = self._read()
@@ -43,9 +45,9 @@ class UnitRecords:
         return found
 
     def keep(self, wanted: Mapping[str, UnitSettings]) -> tuple[Problem, ...]:
-        """Record the settings of these units, and remove all other records.
+        """Record the original settings of these units, and remove the records of all other units. Return the problems.
 
-        If the records can't be read, they stay unchanged. Return the problems.
+        If the existing records can't be read, nothing is changed.
         """
         if self._known is None:
             try:

@@ -1,4 +1,4 @@
-"""systemd's domain: pods from manifests whose containers pin units. systemd writes the units' cgroups, and starts and ends their
+"""systemd's domain: pods from manifests whose containers pin units. systemd writes the units' cgroups, and starts and ends the units'
 processes.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SystemdDomain(PassiveDomain):
-    """systemd's domain, used by the deciding thread. Without `systemd`, the domain runs the command `systemctl`."""
+    """systemd's domain, for the deciding thread. If `systemd` is None, the domain runs the command `systemctl`."""
 
     name = SYSTEMD
 
@@ -38,18 +38,18 @@ class SystemdDomain(PassiveDomain):
         self._records = UnitRecords(config)
         self._cgroups = UnitCgroups(tree, systemd, recorded=self._records.look)
         self._devices: UnitDevices | None = None
-        """Device rules of units. None means that no device has been allocated to a unit yet."""
+        """Writer of the units' device rules. None means that it isn't needed yet, because no unit has had devices."""
         self._left: frozenset[str] = frozenset()
-        """Paths of units whose settings must be restored because pods no longer pin these units."""
+        """Paths of units that no pod pins any more. Their original settings must be restored."""
         self._unclear: frozenset[str] = frozenset()
-        """Paths of the units that may be pinned by pods whose manifests can't be read."""
+        """Paths of units that aren't restored for now, because a pod whose manifest can't be read may pin them."""
         self._unclear_cpus: Mapping[str, CpuSet] = {}
         """CPUs of the units in `_unclear`, by unit name."""
         self._rescan = False
         self._entries: tuple[PodEntry, ...] = ()
         self._sources: tuple[PodSource, ...] = ()
         self._paths: frozenset[str] = frozenset()
-        """Paths of the pinned units, computed from the last pod entries and sources."""
+        """Paths of the pinned units in `_entries` and `_sources`."""
 
     def bring(self, *, rescan: bool, part: float = 1.0) -> tuple[PodSource, ...]:  # noqa: ARG002 - manifests pin units
         self._rescan = rescan
@@ -80,8 +80,8 @@ class SystemdDomain(PassiveDomain):
         )
 
     def record(self, state: NodeState, observed: ObservedCgroups, /) -> tuple[str, ...]:
-        """Record the original settings of units before the agent changes them. Remove a record once its unit has its original settings
-        again.
+        """Record the original settings of units before the agent changes these units. Remove the record of each unit whose original
+        settings are restored.
         """
         wanted = {
             container.unit: status.unit_before
@@ -122,7 +122,7 @@ class SystemdDomain(PassiveDomain):
 
     @cached_property
     def _has_former_devices(self) -> bool:
-        """Whether an earlier agent process has left device rules of units."""
+        """Whether an earlier agent process has recorded device rules that it added to units."""
         return Path(self._config.runtime_directory, UNIT_DEVICES).exists()
 
     def take_back(self, state: NodeState, /) -> TakenBack:
@@ -140,8 +140,8 @@ class SystemdDomain(PassiveDomain):
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None
 
     def _units_without_pod(self, look: DomainInput) -> tuple[str, ...]:
-        """Return the recorded units that no pod pins or is going to pin. There are such units if the state was lost and the manifests were
-        removed or refused.
+        """Return the units with a record that no pod pins, and that no new pod is about to pin. There are such units if the state was lost
+        and their manifests were removed or refused.
         """
         if not (recorded := self._records.look().keys()):
             return ()
@@ -152,7 +152,7 @@ class SystemdDomain(PassiveDomain):
 
 
 def _pods_in(sources: tuple[PodSource, ...]) -> list[Pod]:
-    """Return the pods in these sources that pin units."""
+    """Return the pods of these sources that pin units."""
     return [
         manifest.pod for manifest in list_manifests(sources) if manifest.pod.units and manifest.origin.domain == OWN
     ]
