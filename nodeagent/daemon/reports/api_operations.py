@@ -57,8 +57,7 @@ class ApiOperations:
         return {"config": path}
 
     async def retry(self, arguments: Mapping[str, Any]) -> dict[str, object]:
-        """Have a refused pod, or the refused change of a running pod, decided again. The argument `pod` is a UID, namespace/name or name.
-        """
+        """Have a refused pod, or the refused change of a running pod, decided again. `pod` is a UID, namespace/name or name."""
         entry = find_pod(self._agent.view.state, str(arguments.get("pod")))
         refusal = entry.refusal or entry.change_refusal
         of_containers = self._agent.view.state.runtime.refused_of(entry.pod.uid)

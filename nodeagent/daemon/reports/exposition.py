@@ -36,8 +36,7 @@ class Exposition:
         self._text_at = 0.0
 
     def publish(self, snapshot: MetricsSnapshot, *, aliases: bool = True) -> None:
-        """Replace the snapshot. With `aliases`, kubelet's metrics also appear under names without the prefix `kubelet_` (`metricsAliases`).
-        """
+        """Replace the snapshot. With `aliases`, kubelet's metrics also appear without the prefix `kubelet_` (`metricsAliases`)."""
         self._published = (snapshot, aliases)
 
     def text(self) -> bytes:

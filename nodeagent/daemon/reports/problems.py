@@ -78,8 +78,7 @@ def describe_refused_change(entry: PodEntry) -> str | None:
 
 
 def describe_units_without_cpus(wanted: Iterable[DesiredCgroup]) -> str:
-    """Describe the pinned units that have no usable CPU. Unlike containers, the agent can't freeze them. Empty means that there are none.
-    """
+    """Describe the pinned units that have no usable CPU and, unlike containers, can't be frozen. Empty means that there are none."""
     units = [
         unit_at(want.path)
         for want in wanted

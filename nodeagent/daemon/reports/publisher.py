@@ -148,8 +148,7 @@ class Publisher:
         return metrics.exposition.text()
 
     def _job_service(self, jobs: Jobs, queue: JobQueue) -> _Unopened:
-        """Create the service for jobs. Its socket is separate from the API's, because users who may run jobs may not read the whole state.
-        """
+        """Create the service for jobs. Its socket isn't the API's, because users who may run jobs may not read the whole state."""
         configured, requests = self._config.jobs, JobRequests(jobs, self._agent)
         reserving = ReservationRequests(jobs.reservations, requests, queue)
         group = None if configured is None else find_group_id(configured.group)

@@ -1,4 +1,4 @@
-"""Manifest directory as a source of pods, with the problems of manifest files. Unchanged files aren't parsed again."""
+"""Manifest directory as a source of pods, and the problems of its files. A file is parsed only if its content has changed."""
 
 import shlex
 import time
@@ -38,26 +38,27 @@ class ManifestList:
         self._watch = watch
         self._overdue = _OverdueFiles(directory, patience_seconds, clock)
         self._alive = alive
-        """Function called after each file, which tells systemd's watchdog that the agent is alive. Thousands of new files take long."""
+        """Function that is called after each parsed file, to notify systemd's watchdog while thousands of new files are parsed."""
         self._kept = kept
         left = {} if kept is None else kept.take()
         self._parsed = {name: _ParsedFile.of(name, content, documents) for name, (content, documents) in left.items()}
-        """Parsed files as of the last read, or as an earlier agent process has left them."""
+        """Parsed files of the last read. At first, the files that an earlier agent process has parsed and saved."""
         self._known = KnownManifests()
         self._last: PodSource | None = None
-        """Result of the last read. None means that there was no read yet."""
+        """Result of the last read. None means that the directory hasn't been read yet."""
 
     def follow(self, config: Config) -> None:
-        """Apply the fields of the configuration that can change without a restart."""
+        """Apply the configuration fields that can change without a restart."""
         self._overdue.patience_seconds = config.file_check_frequency_ms / 1000
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the valid pods. The first call, and calls with `rescan`, read the directory. Other calls return the last result.
+        """Return the valid pods. The first call and calls with `rescan` read the directory; other calls
+        return the last result.
 
         Args:
             rescan: whether to read the directory.
-            part: fraction of the files, 0 to 1, to read although no change was reported. On network file systems, the kernel doesn't report
-                changes made on other machines.
+            part: fraction, from 0 to 1, of the files to read even if the kernel hasn't reported a change. On network file systems, the
+                kernel doesn't report changes made on other machines.
         """
         if self._last is None or rescan:
             self._last = self._read(part)
@@ -124,7 +125,7 @@ class ManifestList:
 
 
 class _ParsedFile(Struct, frozen=True):
-    """File content, with the pods and problems found in it."""
+    """Content of a manifest file, with the pods and refused documents in it."""
 
     content: bytes
     pods: tuple[ManifestPod, ...]
@@ -144,16 +145,18 @@ class _ParsedFile(Struct, frozen=True):
 
 
 class _OpenFile(Struct):
-    """File that a process has open for writing."""
+    """Manifest file that some process has open for writing, so that it isn't read yet."""
 
     since: float
     """Monotonic time at which the file was first seen open."""
     problem: str | None = None
-    """Problem with the file, set once it has been open for too long. Only then is the process that has the file open determined."""
+    """Text about a file that has been open for too long. None until then, because the process that has the
+    file open is searched only then.
+    """
 
 
 class _OverdueFiles:
-    """Conditions of the directory that are normal for a short time. They count as problems after `patience_seconds`."""
+    """States of the directory that are normal for a short time, and become problems after `patience_seconds`."""
 
     def __init__(self, directory: str, patience_seconds: float, clock: Callable[[], float]) -> None:
         self.patience_seconds = patience_seconds
@@ -161,15 +164,14 @@ class _OverdueFiles:
         self._clock = clock
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Files whose names aren't names of manifests, each with the time when it was first seen. Editors soon remove such temporary
-        files.
+        """Names of files that aren't manifests by their names, with the time when each was first seen. Such a file may be an editor's
+        temporary file, which soon disappears.
         """
         self._partial_since: float | None = None
-        """Time since which all scans have been incomplete, because the directory kept changing. None means that the last scan was complete.
-        """
+        """Monotonic time since which the directory has changed during each scan. None means that the last scan was complete."""
 
     def update(self, scan: ManifestScan) -> None:
-        """Take the result of a scan into account, and look up the processes that have kept files open for too long."""
+        """Update the times from a scan's result. For each file that has been open for too long, find the process that has it open."""
         now = self._clock()
         self._others = {name: self._others.get(name, now) for name in scan.others}
         if not scan.is_partial:
@@ -191,12 +193,12 @@ class _OverdueFiles:
                 )
 
     def find_open_problem(self, name: str) -> str | None:
-        """Return the problem with a file that has been open for too long. None means that the file isn't open, or not for too long."""
+        """Return the text about a file that has been open for too long. None means that the file isn't open, or not for that long yet."""
         file = self._open.get(name)
         return None if file is None else file.problem
 
     def problems(self) -> Iterator[ManifestProblem]:
-        """Return the problems with a directory that keeps changing, and with files that aren't manifests."""
+        """Yield the problems with a directory that keeps changing, and with files that aren't manifests."""
         now = self._clock()
         if self._partial_since is not None and now - self._partial_since >= self.patience_seconds:
             text = (
@@ -216,10 +218,10 @@ class _SourceDraft(Struct):
     misspelt: set[str] = field(default_factory=set)
     problems: list[ManifestProblem] = field(default_factory=list)
     claims: "list[tuple[str, ClaimDocument]]" = field(default_factory=list)
-    """Claim documents, each with its file name."""
+    """Documents of resource claims, each with the name of its file."""
 
     def add_others(self, source: str, documents: "tuple[ClaimDocument | RefusedPod, ...]") -> None:
-        """Add the documents of a file that aren't valid pods."""
+        """Add the claim documents and refused pods of a file."""
         for document in documents:
             if not isinstance(document, RefusedPod):
                 self.claims.append((source, document))
@@ -231,9 +233,9 @@ class _SourceDraft(Struct):
                 self.misspelt.add(document.name)
 
     def resolve_claims(self) -> None:
-        """Resolve the resource claims of all pods with the claim documents.
+        """Complete each pod with the requests of its resource claims, which are in claim documents.
 
-        If a claim has no document, its pod waits for the document, and counts as neither new nor removed.
+        A pod waits if the document of a claim is missing. Until then, the pod is neither started as a new pod nor ended as a removed one.
         """
         if not self.claims and not any(manifest.pod.claims for manifest in self.pods):
             return

@@ -1,1 +1,1 @@
-"""Start, recovery, reload and release of a node."""
+"""Start of the agent, recovery of its state, reload of its configuration, and release of a node."""

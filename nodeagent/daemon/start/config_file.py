@@ -1,7 +1,7 @@
-"""The configuration file, compared with the configuration in use.
+"""Configuration file, and whether its content is in use.
 
-An agent that starts with an invalid file uses the last valid configuration (D58). Until the file is corrected and reloaded, the
-problem is in the log, in `systemctl status`, in `/readyz`, in `nodeagent inspect` and in the metrics.
+If the file is invalid at a start, the agent uses the last valid configuration (D58). The problem is then shown in the log, `systemctl
+status`, `/readyz`, `nodeagent inspect` and the metrics, until the file is corrected and reloaded.
 """
 
 import re
@@ -30,7 +30,9 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import config_fields, config_text
 
 _STATE_DIRECTORY = re.compile(rb"""^stateDirectory:[ \t]*["']?(/[!-~]+?)["']?[ \t]*(?:#.*)?\r?$""", re.MULTILINE)
-"""Pattern of the field with the state directory. It is used for a file that isn't valid YAML."""
+"""Pattern of the field `stateDirectory`. It finds the field in a file that isn't valid YAML, from which the last valid configuration is
+needed.
+"""
 _HEADER = "# last valid configuration of {}\n"
 
 
@@ -41,17 +43,18 @@ class ConfigFile:
         self.path = path
         self._log = log
         self._in_use: bytes | None = None
-        """Content of the file when it was applied. None means that the last valid configuration is in use instead."""
+        """Content of the file when the agent applied it. None means that the agent uses the last valid configuration instead."""
         self.problem: Problem | None = None
-        """Reason why the file's content isn't the configuration in use. None means that the content is in use."""
+        """Reason why the agent doesn't use the file's present content. None means that it does."""
         self.refused_at_seconds = 0.0
         """Time at which the file was first refused, in seconds since the epoch. 0 means that the file is valid."""
 
     def load(self) -> NodeSetup:
-        """Read the configuration at a start. If the file is invalid, read the last valid configuration instead.
+        """Read the configuration at the agent's start. If the file is invalid, read the last valid
+        configuration instead.
 
         Raises:
-            StartError: the file is invalid, and no last valid configuration of this file fits the machine.
+            StartError: the file is invalid, and there is no last valid configuration of this file that fits the machine.
         """
         try:
             content = read_config_text(self.path)
@@ -64,7 +67,7 @@ class ConfigFile:
         return node
 
     def reload(self, agent: Agent) -> None:
-        """Apply the whole changed file. If that fails, only the attribute `problem` changes."""
+        """Read the file again and apply it. If it can't be applied, keep the current configuration, and set `problem`."""
         try:
             content = read_config_text(self.path)
             node = build_node(content, self.path)
@@ -79,7 +82,7 @@ class ConfigFile:
         self.keep(node.config)
 
     def look(self, agent: Agent) -> None:
-        """Compare the file with the configuration in use, and validate a changed file."""
+        """Check whether the file has changed since it was applied, and whether a changed file is valid. Set `problem` accordingly."""
         try:
             content = read_config_text(self.path)
             if content == self._in_use:
@@ -93,7 +96,7 @@ class ConfigFile:
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:
-        """Report the parts of this configuration that need attention. Save the configuration as the last valid one."""
+        """Log what a person should know about the new configuration, and save it as the last valid one."""
         for note in config.notes:
             self._log.warning("configuration_note", problem=note)
         if config.reported_fields:
@@ -107,7 +110,7 @@ class ConfigFile:
     def _load_last(self, wrong: StartError) -> NodeSetup:
         """Build the node from the last valid configuration of this file.
 
-        If no such configuration fits the machine, the error `wrong` is raised.
+        If there is none that fits the machine, raise `wrong`, the error of the file itself.
         """
         last = f"{self._find_state_directory()}/{LAST_CONFIG}"
         with suppress(StartError):
@@ -134,7 +137,7 @@ class ConfigFile:
         self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_REFUSED))
 
     def _settle(self, problem: Problem | None) -> None:
-        """Replace the problem, and log it if it is new."""
+        """Replace `problem`, and log a change."""
         before, self.problem = self.problem, problem
         is_refused = problem is not None and problem.kind is ProblemKind.CONFIGURATION_REFUSED
         self.refused_at_seconds = (self.refused_at_seconds or time.time()) if is_refused else 0.0

@@ -1,5 +1,6 @@
-"""Builder of the node for decisions: configuration, machine and resource managers. Commands that only read a running agent's node don't
-import this module.
+"""Construction of the node for decisions: configuration, machine and resource managers.
+
+Commands that only read a running agent's node don't import this module, to start faster.
 """
 
 from collections.abc import Callable
@@ -17,17 +18,21 @@ from nodeagent.formats.kernel.sysfs import topology_of
 
 
 def load_node(path: str, root: str = "/") -> NodeSetup:
-    """Read the configuration and the machine.
+    """Read the configuration and the machine, and build the node.
 
     Raises:
-        StartError: the configuration is missing, invalid, or doesn't fit this machine. kubelet would refuse to start, too, so the message
-            uses kubelet's words, with one finding per line.
+        StartError: the configuration is missing, invalid, or doesn't fit this machine. The message has one line for each finding, in
+            kubelet's words where kubelet would refuse to start, too.
     """
     return build_node(read_config_text(path), path, root)
 
 
 def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
-    """Build the node from the content of the configuration file at `path`. Raises StartError as `load_node` does."""
+    """Build the node from the content of the configuration file at `path`.
+
+    Raises:
+        StartError: as in `load_node`.
+    """
     from nodeagent.formats.config.config_yaml import judge_config  # noqa: PLC0415 - commands that ask the agent do without YAML
 
     topology = topology_of(read_machine(root))
@@ -44,7 +49,9 @@ def build_node(content: bytes, path: str, root: str = "/") -> NodeSetup:
 
 
 def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...]:
-    """Explain which settings don't fit the machine, and which plugins can't be loaded. The configuration may have other errors, too."""
+    """Return the settings that don't fit the machine, and the plugins that can't be loaded. Other errors of the configuration are not
+    included.
+    """
     config, missing = load_plugins(config)
     node = on_machine(config, topology)
     known = find_misconfigurations(config.placement)
@@ -53,9 +60,10 @@ def find_unsuited(config: Config, topology: Topology) -> tuple[StartRefused, ...
 
 
 def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
-    """Load the CPU plugins of a configuration.
+    """Load the CPU plugins that a configuration names.
 
-    Return the configuration with plugins, and a refusal for each plugin that can't be loaded.
+    Returns:
+        The configuration with the loaded plugins, and a refusal for each plugin that can't be loaded.
     """
     plugins = config.placement.cpu_plugins
     if not plugins:
@@ -67,19 +75,26 @@ def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Start the time limit for CPU plugins in a turn or at the agent's start. `alive` is called after each answer of a plugin."""
+    """Start the time limit that all answers of CPU plugins share, during a turn or the agent's start. Plugins call `alive` after each
+    answer.
+    """
     for plugin in node.managers.cpu_plugins:
         if plugin.code is not None:
             plugin.code.begin_turn(alive)
 
 
 def discover(config: Config, source: str) -> NodeSetup:
-    """Read this machine and build the node. Raises StartError as `node_of` does."""
+    """Read this machine, and build the node.
+
+    Raises:
+        StartError: as in `node_of`.
+    """
     return node_of(config, topology_of(read_machine()), source)
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the resource managers of a node. Messages use `source`, the file or other origin of the configuration.
+    """Build the node from a configuration and a machine. `source` is the origin of the configuration for
+    messages, such as its file.
 
     Raises:
         StartError: the configuration doesn't fit the machine.

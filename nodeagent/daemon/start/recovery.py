@@ -1,7 +1,8 @@
-"""Recovery at a start: use the saved state, adapt it to a changed node, or rebuild it from running pods.
+"""Recovery of the state at a start: use the saved state, adapt it to a changed node, or rebuild it from the
+running pods.
 
-Files in the state directory can't prevent a start: unusable files are reported and set aside, and changed allocations are reported. Only
-with `stateRecovery: strict` does the agent refuse to start, like kubelet.
+No content of the state directory prevents a start. Unusable files are reported and renamed, and changed allocations are reported. Only with
+`stateRecovery: strict` does the agent refuse to start in these cases, as kubelet does.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -61,13 +62,13 @@ if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
 
 DeviceLook = Callable[[Topology], "PlacedDevices"] | None
-"""Function that scans a machine's devices. None means that devices aren't scanned."""
+"""Function that scans the machine's devices. None means that no decision needs them."""
 
 _LACKING = ("CPUs or memory allocated to pods are gone",)
 
 
 class Evidence(Struct, frozen=True):
-    """Running pods, as observed in cgroups and in the launcher's list of runs."""
+    """Evidence of running pods: their cgroups, and the launcher's runs."""
 
     observed: ObservedCgroups
     runs: Runs
@@ -76,8 +77,8 @@ class Evidence(Struct, frozen=True):
 def read_evidence(
     config: Config, tree: CgroupTree, runner: Runner, manifests: Sequence[Manifest]
 ) -> Evidence | tuple[Problem, ...]:
-    """Read the cgroups and the launcher's runs. If that fails, return the problems, because a state rebuilt from incomplete evidence would
-    lose pods.
+    """Read the cgroups and the launcher's runs. If one of them can't be read, return the problems, because a state rebuilt from incomplete
+    evidence would lose pods.
     """
     runs, observed = runner.look(), dict[str, ObservedCgroup]()
     problems = [runs] if isinstance(runs, Problem) else []
@@ -92,27 +93,27 @@ def read_evidence(
 
 
 class Recovery(Struct, frozen=True):
-    """Report of a start whose saved state was missing, unusable or changed."""
+    """Report of a start for which the saved state was missing, unusable, or had to be changed."""
 
     problems: tuple[str, ...]
-    """Reasons why saved files could not be used, or not without changes."""
+    """Reasons why saved files could not be used as they were."""
     unusable: tuple[str, ...] = ()
-    """Names of the files to set aside before new files are written."""
+    """Names of the files to rename before new ones are written."""
     adopted: tuple[str, ...] = ()
-    """Pods that were missing from the state, by namespace/name."""
+    """Pods that were running but missing from the state, as namespace/name."""
     differences: tuple[Deviation, ...] = ()
     refused: tuple[PodEntry, ...] = ()
-    """Admitted pods without processes that are now refused because their resources no longer exist."""
+    """Pods that had been admitted and are refused now, because their allocations don't exist any more. They have no processes."""
     is_ordinary: bool = False
-    """Whether all problems are only differences in amounts that the kernel may report slightly differently after each boot."""
+    """Whether the problems need no attention: each is only an amount that the kernel may report slightly differently after a boot."""
 
 
 class Start(Struct, frozen=True):
-    """Initial state of the agent, with the report of its recovery."""
+    """State with which the agent starts, and the report of its recovery."""
 
     state: NodeState
     recovery: Recovery | None = None
-    """Report of the recovery. None means that the state on disk is up to date."""
+    """Report of the recovery. None means that the saved state was used unchanged."""
 
 
 def start_state(
@@ -123,16 +124,16 @@ def start_state(
     alive: Callable[[], None] = lambda: None,
     devices: DeviceLook = None,
 ) -> Start | None:
-    """Load the saved state, or rebuild it from running pods.
+    """Return the saved state, adapted to the node if necessary, or a state rebuilt from the running pods.
 
     Args:
-        node: the node as discovered.
+        node: this node.
         manifests: the current manifests.
         now_ms: the time of the wall clock.
-        look: function that returns the running pods, or None if the agent was asked to stop. It is called only if the files aren't
-            sufficient.
-        alive: called after each answer of a CPU plugin.
-        devices: function that scans devices. It is called only if a new decision on a pod with claims may be necessary.
+        look: function that reads the running pods, or returns None if the agent was asked to stop. It is called only if the files don't
+            suffice.
+        alive: function to call after each answer of a CPU plugin.
+        devices: function that scans the devices. It is called only if a pod with claims may have to be decided again.
 
     Returns:
         The initial state. None means that the agent was asked to stop.
@@ -164,7 +165,7 @@ def _read_saved_state(path: str, manifests: tuple[Manifest, ...], problems: list
 def _adapt_state(
     node: NodeSetup, saved: SavedState, look: Callable[[], Evidence | None], now_ms: int, devices: DeviceLook
 ) -> Start | None:
-    """Adapt an undamaged state to a node that may have changed."""
+    """Adapt an undamaged state to a node whose machine or configuration may have changed. None means that the agent was asked to stop."""
     policies = policies_of(node.config.placement)
     problems = [
         f'it was written under {field} "{saved.policies.get(field)}", the configuration says "{policy}"'
@@ -198,7 +199,7 @@ def _adapt_state(
 
 
 def _managers_with_devices(node: NodeSetup, pods: Iterable[Pod], devices: DeviceLook) -> Managers:
-    """Return the managers for decisions on these pods. The managers include the devices if a pod has claims."""
+    """Return the managers for deciding on these pods. They include the machine's devices only if a pod has claims."""
     if devices is None or not any(pod.claims for pod in pods):
         return node.managers
     return node.managers.knowing(devices(node.topology))
@@ -236,7 +237,7 @@ def _rebuild_state(
     problems: list[str],
     devices: DeviceLook,
 ) -> Start:
-    """Rebuild the state from the pods' cgroups and processes, and from kubelet's checkpoints."""
+    """Rebuild the state from the pods' cgroups and processes, kubelet's checkpoints, and the recorded claims."""
     unusable = [STATE_FILE] if problems else []
     recorded = _read_recorded_holdings(node, problems, unusable)
     devices_by_pod = read_recorded_devices(Path(node.config.state_directory), problems, unusable)
@@ -265,7 +266,9 @@ def _rebuild_state(
 
 
 def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
-    """Return the CPUs and memory in kubelet's checkpoints, by pod UID. Unusable files are added to `problems` and `unusable`."""
+    """Read the CPUs and memory of each pod from the checkpoints in kubelet's format, by pod UID. Add unusable files to `problems` and
+    `unusable`.
+    """
     directory = Path(node.config.state_directory)
     cpu, memory = (_read_checkpoint(directory / n, problems, unusable) for n in (CPU_CHECKPOINT, MEMORY_CHECKPOINT))
     records = decode_checkpoints(node, cpu, memory)
@@ -282,7 +285,9 @@ def _read_recorded_holdings(node: NodeSetup, problems: list[str], unusable: list
 
 
 def read_recorded_devices(directory: Path, problems: list[str], unusable: list[str]) -> dict[str, PodPromises]:
-    """Return the devices in kubelet's checkpoint, by pod UID. An unusable file is added to `problems` and `unusable`."""
+    """Read the devices of each pod from the checkpoint in kubelet's format, by pod UID. If the file is unusable, add it to `problems` and
+    `unusable`.
+    """
     path = directory / DEVICE_CHECKPOINT
     devices = decode_recorded_devices(_read_checkpoint(path, problems, unusable))
     if isinstance(devices, Unreadable):
@@ -314,7 +319,7 @@ def _report_changes(
 
 
 def encode_recovery(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str, object]:
-    """Encode a recovery as a document for the local API."""
+    """Encode the report of a recovery as a document for the local API."""
     return {
         "adopted": list(recovery.adopted),
         "differences": [
@@ -331,7 +336,7 @@ def encode_recovery(recovery: Recovery, set_aside: tuple[str, ...]) -> dict[str,
 
 
 def log_recovery(recovery: Recovery, log: Log) -> None:
-    """Log a recovery, with a line for each changed allocation and each refused pod."""
+    """Log the report of a recovery, with one line for each changed allocation and each refused pod."""
     write = log.info if recovery.is_ordinary else log.warning
     write("state_recovered", problems=list(recovery.problems), adopted=list(recovery.adopted))
     for difference in recovery.differences:
@@ -343,7 +348,7 @@ def log_recovery(recovery: Recovery, log: Log) -> None:
 
 
 def log_refusal(entry: PodEntry, log: Log) -> None:
-    """Log the refusal of a pod that was refused at the agent's start, outside of a turn."""
+    """Log the refusal of a pod at the agent's start. A turn logs its own refusals."""
     if entry.refusal is not None:
         fields = {"source": entry.origin.name, "reason": entry.refusal.reason, "message": entry.refusal.message}
         log.warning(EventKind.POD_REFUSED, **pod_fields(entry.pod), **fields)

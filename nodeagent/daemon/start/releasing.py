@@ -1,7 +1,7 @@
-"""Release of a node without a running agent: run turns until all pods are gone, then remove cgroups and files.
+"""Release of a node without a running agent: run turns until all pods have ended, then remove the cgroups and
+files.
 
-This process has the agent's lock, and makes the same decisions and writes as the agent. Its turns read no manifests, so no new pods are
-admitted.
+This process takes the agent's lock, and decides and writes like the agent. Its turns read no manifests, so they admit no pods.
 """
 
 import io
@@ -53,23 +53,24 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 class DrainError(NodeAgentError):
-    """The release could not end all pods or restore everything."""
+    """The release could not end all pods, or could not restore everything."""
 
 
 class Pods(Struct, frozen=True):
-    """Connection to the pods: their cgroup and the launcher."""
+    """Access to the node's pods: their cgroups and the launcher."""
 
     tree: CgroupTree
     runner: Runner
 
 
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
-    """Find the pods' cgroup and the launcher. None means that this cgroup doesn't exist, so there are no running pods.
+    """Find the pods' cgroup and the launcher. None means that the cgroup doesn't exist, so no pods are
+    running.
 
-    If neither the configuration nor the launcher names the pods' cgroup, the `installed` cgroup is used.
+    The cgroup is the configured one, otherwise the launcher's, otherwise `installed`.
 
     Raises:
-        DrainError: pods have processes, but the launcher, which could end them, isn't running.
+        DrainError: pods have processes, but the launcher isn't running and can't end them.
     """
     client = LauncherClient(Path(config.launcher_socket))
     try:
@@ -87,10 +88,10 @@ def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
 
 
 def load_agent(node: NodeSetup, pods: Pods) -> Agent:
-    """Create an agent with the saved state. The turns of this agent end all pods.
+    """Create an agent with the saved state, for turns that end all pods.
 
     Raises:
-        DrainError: the running processes can't be read.
+        DrainError: the agent can't find out which processes are running.
     """
     config, problems = node.config, ""
     watch = ManifestWatch(config.static_pod_path, lambda: None)
@@ -130,10 +131,11 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until the pods no longer hold any resources. Call `report` with the state after each turn.
+    """Run turns until all pods have ended and hold no resources. Call `report` with the state after each
+    turn.
 
     Raises:
-        DrainError: the deadline has passed.
+        DrainError: some pods have not ended by the deadline.
     """
     agent.requests.put(TurnRequest(released=frozenset(entry.pod.uid for entry in agent.state.own_entries())))
     reasons = frozenset({WakeUpReason.START})
@@ -154,13 +156,17 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 
 
 def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bool = False) -> int:
-    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
+    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of
+    changed settings.
 
-    Without a running agent, pinned units are restored, too. With `forget`, the record is also removed once all pods are gone.
+    Args:
+        config: the configuration.
+        has_agent: whether an agent is running. If none is, the pinned units are restored, too.
+        forget: whether to remove the record of the original values, because all pods have ended.
 
     Raises:
         DrainError: some settings could not be written.
-        NodeAgentError: the original values can't be read.
+        NodeAgentError: the record can't be read.
     """
     path = str(Path(config.state_directory) / HOST_SETTINGS)
     edges = HostEdges(write_directly, config.cgroup_root or "")
@@ -184,7 +190,8 @@ def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bo
 
 
 def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
-    """Restore the original settings of all pinned units, active or not. The next agent pins a unit again if a manifest still requires it.
+    """Restore the original settings of all pinned units, active or not. If manifests still pin these units,
+    the next agent pins them again.
 
     Returns:
         The number of changed units, and the problems.
@@ -211,7 +218,8 @@ def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
-    """Remove the agent's cgroups without processes. Return the container cgroups that have processes.
+    """Remove all of the agent's cgroups that have no processes. Return the cgroups of containers that still
+    have some.
 
     Raises:
         CgroupError: a cgroup can't be read or removed.
@@ -225,7 +233,9 @@ def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
 
 
 def find_own_files(config: Config) -> Iterator[str]:
-    """Return the agent's existing files: state, files set aside, last configuration, parsed manifests, lock, sockets."""
+    """Yield the paths of the agent's files, if they exist: state, renamed old files, last valid configuration, parsed manifests, lock and
+    sockets.
+    """
     directory = Path(config.state_directory)
     for name in (STATE_FILE, CPU_CHECKPOINT, MEMORY_CHECKPOINT, HOST_SETTINGS, PUT_BACK, LAST_CONFIG):
         aside = sorted(directory.glob(f"{name}.aside-*"))

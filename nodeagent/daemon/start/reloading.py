@@ -1,4 +1,6 @@
-"""Check of a changed configuration for the running agent: the allocations must fit, and some fields need a restart."""
+"""Check of a changed configuration before a running agent applies it: it must fit the allocations, and some fields can change only with a
+restart.
+"""
 
 from msgspec.structs import replace
 
@@ -28,10 +30,10 @@ _FIXED = (
 
 
 def check_takeover(before: KnownNode, state: NodeState, after: NodeSetup) -> None:
-    """Check a changed configuration against the current configuration and allocations.
+    """Check that the running agent can apply a changed configuration.
 
     Raises:
-        StartError: the allocations don't fit, or a changed field needs a restart.
+        StartError: the allocations don't fit the configuration, or a field changes that needs a restart.
     """
     changed = [name for name in _FIXED if getattr(after.config, name) != getattr(before.config, name)]
     if _find_job_group(before.config) != _find_job_group(after.config):
@@ -64,5 +66,5 @@ def _find_job_group(config: Config) -> str | None:
 
 
 def adapt_promises(node: NodeSetup, promises: Promises) -> Promises | StartRefused:
-    """Adapt the allocations to a changed machine or configuration. If there are no allocations, return initial allocations."""
+    """Adapt the promises to a changed machine or configuration. Without any pods, return the node's initial promises."""
     return resume(node.managers, promises) if promises.pods else initial(node.managers, promises.unrecovered)

@@ -1,4 +1,4 @@
-"""Names and functions for a start that commands use, too: file names, the exit status, and reading the configuration file."""
+"""Parts of the start that commands use, too: file names, the exit status, and reading the configuration file."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from nodeagent.errors import NodeAgentError
 
 STATE_FILE = "nodeagent_state"
 LAST_CONFIG = "last_config.yaml"
-"""File in the state directory with the agent's last valid configuration.
+"""File name of the last valid configuration, in the state directory.
 
-Commands use this file while the agent isn't running and the configuration is invalid.
+While the agent isn't running and the configuration file is invalid, commands use this file.
 """
 EX_CONFIG = 78
 """Exit status for errors that a restart can't fix (sysexits.h)."""
@@ -22,11 +22,11 @@ MAX_CHECKPOINT_BYTES = 64 << 20
 
 
 class StartError(NodeAgentError):
-    """The agent can't start until a person changes something."""
+    """The agent can't start until a person corrects the configuration, a file or the machine."""
 
 
 A_FIELD = re.compile(rb"^[^\S\n]*(?!#|---|\.\.\.)\S", re.MULTILINE)
-"""Pattern of a line with a field of the configuration. Comments, document marks and empty lines don't match."""
+"""Pattern of a line with YAML content. Comments, document markers and empty lines don't match, so a file without a match sets no field."""
 NAME_ANOTHER = ", or name another file with --config"
 ABSENT_HINT = f"copy examples/config.yaml there (`nodeagent --help` says where it is){NAME_ANOTHER}"
 
@@ -38,10 +38,16 @@ def _regular_file(path: str, max_bytes: int) -> bytes | None:
 def read_config_text(
     path: str, *, absent_hint: str = ABSENT_HINT, read: Callable[[str, int], bytes | None] = _regular_file
 ) -> bytes:
-    """Read the text of the configuration. `read` returns the content of a file of at most a given size, or None if the file doesn't exist.
+    """Read the text of the configuration file.
+
+    Args:
+        path: the file.
+        absent_hint: hint of the error if the file doesn't exist.
+        read: function that reads a file of limited size. It returns None if the file doesn't exist.
 
     Raises:
-        StartError: the file is missing, can't be read, or contains no field. A crash or a full disk may leave such an empty file.
+        StartError: the file is missing, unreadable or empty. A crash or a full disk can leave an empty file, which must not count as a
+            configuration.
     """
     try:
         content = read(path, MAX_CONFIG_BYTES)

@@ -1,4 +1,5 @@
-"""Recovery with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and refuse to start if they don't fit.
+"""Recovery of the state with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and
+refuse to start if they don't fit.
 
 Commands that only read a node import daemon/start/startup.py instead of this module.
 """
@@ -33,15 +34,14 @@ from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, d
 
 
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Return the state of an earlier agent, or of kubelet if this node was taken over from kubelet.
+    """Return the saved state. If there is none, import kubelet's allocations from its checkpoints; without
+    these, return an empty state.
 
-    If there is no earlier state, return an empty state.
-
-    Like kubelet, the agent refuses a state that doesn't fit. Without `strict`, daemon/start/recovery.py adapts such a state. kubelet's
-    allocations to pods that are not in `manifests` are released.
+    The agent refuses a state that doesn't fit, as kubelet does. (Without `strict`, daemon/start/recovery.py adapts such a state.)
+    Allocations of kubelet's pods that are not in `manifests` are released.
 
     Raises:
-        StartError: the file is damaged, or its allocations don't fit this machine and configuration.
+        StartError: a file is damaged, or its allocations don't fit this machine and configuration.
     """
     path = str(Path(node.config.state_directory) / STATE_FILE)
     way_out = (
@@ -70,7 +70,7 @@ def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) ->
 
 
 def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Return a state with kubelet's allocations on this node (D3). If there are no such allocations, return an empty state."""
+    """Return a state with the allocations from kubelet's checkpoints (D3). Without checkpoints, the state is empty."""
     directory = Path(node.config.state_directory)
     cpu = read_file(str(directory / CPU_CHECKPOINT), MAX_CHECKPOINT_BYTES)
     memory = read_file(str(directory / MEMORY_CHECKPOINT), MAX_CHECKPOINT_BYTES)
@@ -92,9 +92,9 @@ def _import_kubelet_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_
 
 
 def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: dict[str, UnrecoveredPod]) -> Promises:
-    """Restore the devices and claims of each pod from records.
+    """Restore the recorded devices and claims of each pod.
 
-    Devices and claims of unknown pods stay reserved until these pods are known.
+    Those of unknown pods stay reserved, until the pods are known again.
     """
     for manifest in kept:
         pod = manifest.pod
@@ -104,7 +104,7 @@ def _restore_records(promises: Promises, kept: tuple[Manifest, ...], records: di
 
 
 def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | Unreadable:
-    """Decode kubelet's device checkpoint. It contains device IDs by pod, but neither PCI addresses nor names."""
+    """Decode kubelet's device checkpoint. It contains the device IDs of each pod, but no PCI addresses and no names of pods."""
     if content is None:
         return {}
     from nodeagent.formats.checkpoint.device_checkpoint import (  # noqa: PLC0415 - few nodes give devices
@@ -119,7 +119,7 @@ def decode_recorded_devices(content: bytes | None) -> dict[str, PodPromises] | U
 
 
 def decode_checkpoints(node: NodeSetup, cpu: bytes | None, memory: bytes | None) -> Records:
-    """Decode kubelet's CPU and memory checkpoints of any version."""
+    """Decode kubelet's CPU and memory checkpoints, of any version of their formats."""
     pod_level = node.config.placement.gate("PodLevelResourceManagers")
     return Records(
         cpu=None

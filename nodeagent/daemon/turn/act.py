@@ -1,5 +1,5 @@
-"""Act: let each domain finish the turn, start and signal processes, have the launcher forget ended runs, and move main processes back into
-their cgroups.
+"""Step `act` of a turn: let each domain finish the turn, start and signal processes, have the launcher forget ended runs, and move stray
+main processes back into their cgroups.
 """
 
 from functools import partial
@@ -30,12 +30,20 @@ from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 class Acted(Struct, frozen=True):
     memory: TurnMemory
     moved_back: int
-    """Number of main processes moved back into their containers' cgroups."""
+    """Number of main processes that were moved back into their containers' cgroups."""
     problems: tuple[Problem, ...]
 
 
 def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, strays: frozenset[str]) -> Acted:
-    """Start and signal processes as the saved state requires. Move the main processes of the runs in `strays` back into their cgroups."""
+    """Start and signal processes as the saved state requires.
+
+    Args:
+        edges: the parts of the agent that access the machine.
+        memory: the memory of the turn.
+        world: the observations of the turn.
+        done: the result of the turn's writes.
+        strays: IDs of the runs whose main processes have left their cgroups and are moved back.
+    """
     state, tree, runner = memory.state, edges.tree, edges.runner
     problems: list[Problem | None] = [as_problem(text) for domain in edges.domains for text in domain.finish(done)]
     ending = list_stopping(world.awake(state.entries))
@@ -69,10 +77,10 @@ def act(edges: Edges, memory: TurnMemory, world: World, done: TurnDone, strays: 
 def _reattach(
     edges: Edges, memory: TurnMemory, world: World, ready: frozenset[str], strays: frozenset[str]
 ) -> tuple[int, list[str]]:
-    """Move main processes back into their containers' cgroups, because elsewhere they don't have the allocated CPUs.
+    """Move main processes back into their containers' cgroups, because they use other CPUs outside of them.
 
     Returns:
-        The number of moved processes, and the problems with processes that could not be moved.
+        The number of moved processes, and texts about those that could not be moved.
     """
     moved_back, problems = 0, []
     known = {

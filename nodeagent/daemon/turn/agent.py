@@ -1,7 +1,7 @@
-"""The agent's turn: look, decide, save, plan, carry out, tell, act, confirm and report.
+"""The agent's turn with its steps: look, decide, save, plan, carry out, tell, act, confirm and report.
 
-All turns have the same steps, whether caused by a start, a timer or an event. Each step is in a module of the same name, with values as
-input and output.
+Each turn has these steps, whether it was caused by a start, a timer or an event. Each step is in the module of its name, and gets and
+returns values.
 """
 
 import time
@@ -35,7 +35,9 @@ from nodeagent.formats.node_view import NodeView
 
 
 class Agent:
-    """The agent. Only the deciding thread uses it; other threads use only `wakeups`, `requests` and the last `view`."""
+    """The agent. Only the deciding thread may use it, except for `wakeups`, `requests`, `retry` and the latest `view`, which any thread may
+    use.
+    """
 
     def __init__(
         self, node: NodeSetup, state: NodeState, edges: Edges, wakeups: Wakeups, recovery: Recovery | None = None
@@ -54,7 +56,7 @@ class Agent:
             is_saved=recovery is None,
         )
         self.view = NodeView(node, state, str(edges.tree.root), is_live=True)
-        """View of the node for other threads: one immutable value, replaced as a whole in each turn."""
+        """View of the node after the last turn, for other threads. The value is immutable; each turn replaces it."""
         edges.recorder.expect_checkpoints(node, state.promises)
 
     @property
@@ -74,8 +76,8 @@ class Agent:
         """Apply a changed configuration to the running agent.
 
         Raises:
-            StartError: the configuration doesn't fit the allocations, or changes a field that needs a restart. The old configuration stays
-                in use.
+            StartError: the configuration doesn't fit the allocations, or a field changes that needs a restart. The agent keeps the old
+                configuration.
         """
         check_takeover(self.node, self.state, node)
         self.memory = replace(self.memory, node=node)
@@ -83,19 +85,19 @@ class Agent:
             domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
-        """Request another decision on a refused pod, before the agent would make one by itself."""
+        """Have a refused pod decided again in the next turn, without waiting for more room."""
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 
     def turn(self, reasons: frozenset[WakeUpReason], standing: tuple[Problem, ...] = ()) -> float:
-        """Run one turn with all its steps.
+        """Run one complete turn.
 
         Args:
-            reasons: reasons of the wake-up.
-            standing: current problems that other parts of the agent have found.
+            reasons: reasons why the agent was woken.
+            standing: problems that exist outside of turns, such as an invalid configuration file.
 
         Returns:
-            Seconds until the next turn if nothing wakes the agent before.
+            Seconds until the next turn, if nothing wakes the agent earlier.
         """
         began, edges = time.monotonic(), self.edges
         reporter = Reporter(edges, self.metrics, self.recovery, standing)

@@ -1,4 +1,6 @@
-"""Carry out: move the host's work off exclusive CPUs, write the cgroups in the plan's order, and take released devices from processes."""
+"""Step `carry_out` of a turn: move the host's work off exclusive CPUs, write the cgroups in the plan's order, and withdraw released devices
+from processes.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,20 +37,20 @@ class CarriedOut(Struct, frozen=True):
     memory: TurnMemory
     result: ExecutionResult
     in_sync: Mapping[str, DesiredCgroup]
-    """Cgroups that now have their desired values, by path."""
+    """Cgroups that have their desired values after the writes, by path."""
     placed: Mapping[str, ContainerPlacement]
-    """Placements of the containers in these cgroups, by path."""
+    """Placements of the containers whose cgroups are in `in_sync`, by path."""
     host: WantedSettings
     files_in_use: Mapping[str, str]
-    """Device files that could not be taken away from their last user, each with the name of that user."""
+    """Device files that could not be withdrawn from their last user, with that user's name (such as a unit)."""
     problems: tuple[Problem, ...]
     deferred: frozenset[Problem]
-    """Problems whose writes are not tried again within a second, but only at the next rescan or at a scheduled time."""
+    """Problems whose operations are tried again only at the next rescan or at a scheduled time, not within a second."""
     conditions: tuple[str, ...]
 
 
 def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
-    """Carry out the plan of a saved state."""
+    """Carry out the plan for a saved state."""
     assert not isinstance(seen.domains, Problem)
     memory = planned.memory
     quiet = memory.quiet_cores.follow(memory.state, memory.full_topology, memory.node.config)
@@ -95,7 +97,7 @@ def carry_out(edges: Edges, seen: Seen, planned: Planned) -> CarriedOut:
 
 
 def _describe_orphan(path: Path, observed: ObservedCgroup) -> str:
-    """Describe a cgroup with processes that belong to no pod. A cgroup outside of the pods' cpusets has no CPUs to name."""
+    """Describe a cgroup that has processes but belongs to no pod. Its CPUs are named if it has a cpuset."""
     cpus = observed.cpus_effective
     where = "" if cpus is None else f", on CPUs {cpus}"
     return f"processes run in {path}, which no pod owns{where} (end them: echo 1 > {path}/cgroup.kill)"
@@ -110,9 +112,11 @@ def _update_host_settings(
     *,
     rescan: bool,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...], WantedSettings]:
-    """Move the host's work off exclusive CPUs. Return the problems, the conditions, and the wanted settings.
+    """Change host settings so that the host's work avoids exclusive CPUs. Return the problems, the
+    conditions, and the wanted settings.
 
-    If a partition can't be created, systemd keeps its units off the partition's CPUs, as on a kernel without partitions.
+    On the CPUs of partitions that can't be created (`refused`), systemd's units are kept off through AllowedCPUs=, as on a kernel without
+    partitions.
     """
     edges.alive()
     node, exclusive = memory.node, exclusive_cpus(memory.state.promises)

@@ -1,6 +1,7 @@
-"""Status documents of resource claims: one file per allocated claim, which is removed once the claim's last pod has ended.
+"""Status documents of resource claims. There is a file for each allocated claim, which is removed when the
+claim's last pod has ended.
 
-Other programs read these files. The agent reads them only if its state is lost, because cgroups don't show the allocation of a claim.
+The files are written for other programs. The agent reads them only after losing its state, because cgroups don't show a claim's allocation.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,7 @@ from nodeagent.daemon.turn.synced_files import sync_files
 from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFiles
 
 _LONGEST_NAME = 240
-"""Maximum length of a file name in bytes. File systems allow 255 bytes, and the name of the temporary file is longer than that of the
-file.
-"""
+"""Maximum length of a file name in bytes. It is below the usual limit of 255, because the temporary file has a longer name."""
 
 
 def claim_directory(config: Config) -> str:
@@ -35,15 +34,13 @@ class ClaimStatuses:
     def __init__(self, config: Config) -> None:
         self._files = PlacementFiles(claim_directory(config))
         self._known: dict[str, bytes | None] | None = None
-        """Content of each file by name, or None for a file that another program has changed.
+        """Content of each file, by name. The content is None if another program has changed the file.
 
-        The attribute is None until the files have been read.
+        The attribute itself is None until the files have been read.
         """
 
     def keep(self, state: NodeState, *, rescan: bool, alive: Callable[[], None] = lambda: None) -> tuple[Problem, ...]:
-        """Write the status documents of all allocated claims, and remove all other files. Return the problems, one for each cause of
-        failure.
-        """
+        """Write the status document of each allocated claim, and remove all other files. Return the problems, one for each cause."""
         wanted: dict[str, bytes] = {}
         if list_claim_owners(state.promises):
             from nodeagent.formats.manifest.claim_status import (  # noqa: PLC0415 - few nodes have claims
@@ -63,7 +60,9 @@ class ClaimStatuses:
 
 
 def read_recorded_claims(config: Config) -> tuple[UnrecoveredPod, ...]:
-    """Return the allocations in the status documents of an earlier agent process. Unreadable documents are left out."""
+    """Return the allocations from the status documents that an earlier agent process has written. Documents that can't be read are left
+    out.
+    """
     try:
         files = PlacementFiles(claim_directory(config)).read()
     except PlacementFileError:

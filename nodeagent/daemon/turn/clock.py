@@ -1,11 +1,11 @@
-"""Wall clock: its time, and its lead (the wall clock's time minus the time since boot). If the lead changes, the clock was set."""
+"""Wall clock: its time, and its lead over the time since boot. A change of the lead shows that the clock was set."""
 
 import time
 from typing import NamedTuple
 
 SMALLEST_STEP_MS = 1_000
-"""Smallest clock change, in milliseconds, that counts. Smaller changes are ignored until they add up, because the two clocks aren't read at
-the same instant.
+"""Smallest change of the lead, in milliseconds, that counts as setting the clock. Smaller differences are measurement errors, because the
+two clocks can't be read at the same instant. Several small steps count once their sum reaches this value.
 """
 _READING_MS = 100
 
@@ -13,24 +13,24 @@ _READING_MS = 100
 class ClockReading(NamedTuple):
     now_ms: int
     set_by_ms: int
-    """Change of the wall clock since the earlier reading, in milliseconds."""
+    """Milliseconds by which the wall clock was set since the earlier reading. 0 means that it wasn't set."""
     lead_ms: int
-    """Lead of the wall clock over the time since boot, in milliseconds, for the next reading."""
+    """Wall-clock time minus time since boot, in milliseconds. Pass it to the next reading."""
 
 
 def read_first_lead_ms(passed_ms: int) -> int:
-    """Return the lead to compare with the first reading.
+    """Return the lead with which the first reading is compared.
 
     Args:
-        passed_ms: a time that is known to be in the past. If the wall clock is behind this time, the clock was set back by at least the
-            difference.
+        passed_ms: wall-clock time that has certainly passed, such as the latest in the state. If the clock shows an earlier time now, it
+            was set back at least by the difference.
     """
     now_ms, lead_ms = read_clocks()
     return lead_ms + max(0, passed_ms - now_ms)
 
 
 def read_clock(lead_ms: int) -> ClockReading:
-    """Read the wall clock, and compare its lead with the lead of an earlier reading."""
+    """Read the wall clock, and compare its lead with an earlier one to find out whether the clock was set."""
     now_ms, found_ms = read_clocks()
     set_by_ms = found_ms - lead_ms
     if abs(set_by_ms) <= SMALLEST_STEP_MS:
@@ -39,14 +39,15 @@ def read_clock(lead_ms: int) -> ClockReading:
 
 
 def read_slept_ms() -> int:
-    """Return the total time of sleep since boot, in milliseconds. Without a sleep, two readings differ by less than SMALLEST_STEP_MS."""
+    """Return how long the machine has slept since boot, in milliseconds. Readings that differ by less than SMALLEST_STEP_MS are equal."""
     return read_boot_ms() - time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000_000
 
 
 def read_clocks() -> tuple[int, int]:
-    """Return the wall clock's time and its lead over the time since boot, both in milliseconds.
+    """Return the wall-clock time, and its lead over the time since boot, in milliseconds.
 
-    CLOCK_BOOTTIME can't be set, runs while the machine sleeps, and is slowed by NTP like the wall clock (clock_gettime(2)).
+    The time since boot is CLOCK_BOOTTIME. It can't be set, includes sleep, and NTP adjusts its rate like the wall clock's
+    (clock_gettime(2)).
     """
     while True:
         before_ms, now_ms, after_ms = read_boot_ms(), time.time_ns() // 1_000_000, read_boot_ms()

@@ -1,4 +1,4 @@
-"""Decide: compute the state after this turn from the observations (World) and the requests. Nothing is changed yet."""
+"""Step `decide` of a turn: compute the new state from the observations (World) and the requests. Nothing is written yet."""
 
 import os
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Decided(Struct, frozen=True):
-    """Result of the step `decide`, which isn't saved yet."""
+    """Result of the step `decide`. It isn't saved yet."""
 
     turn: Turn
     world: World
@@ -44,7 +44,7 @@ class Decided(Struct, frozen=True):
 
 
 def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided:
-    """Make the decisions of a turn from all observations and requests."""
+    """Make a turn's decisions from its observations and the requests."""
     assert not isinstance(seen.domains, Problem)
     memory, node = seen.memory, seen.memory.node
     begin_turn(node, edges.alive)
@@ -88,7 +88,7 @@ def decide(edges: Edges, seen: Seen, requests: Iterable[TurnRequest]) -> Decided
 def _with_devices(
     edges: Edges, seen: Seen, memory: TurnMemory, state: NodeState, world: World
 ) -> tuple[TurnMemory, Managers]:
-    """Return the managers with the devices that the decisions need. The devices are scanned only if the last scan isn't sufficient."""
+    """Return the managers with the devices that this turn's decisions need. Scan the devices only if the last scan may be out of date."""
     managers, gives = world.managers, bool(world.config.placement.devices)
     # requests for a runtime's containers aren't included, because the runtime's domain scans for devices itself
     due = {one.pod_uid for one in list_due(state, world.seen_room, world) if one.kind is not RequestKind.CONTAINER}
@@ -111,11 +111,11 @@ def _with_devices(
 
 
 def managers_with_devices(edges: Edges, memory: TurnMemory) -> Managers:
-    """Return the node's managers, with the devices of the last scan."""
+    """Return the node's managers, together with the devices of the last scan."""
     managers, plugged = memory.node.managers, edges.plugin_pools()
     return managers.knowing(memory.devices, plugged) if managers.placement.devices or plugged else managers
 
 
 def device_pools(edges: Edges, memory: TurnMemory) -> "tuple[DevicePool, ...]":
-    """Return the device pools of extended resources, as of the last scan of devices."""
+    """Return the device pools of the extended resources, from the last scan and the device plugins."""
     return managers_with_devices(edges, memory).pools

@@ -1,4 +1,6 @@
-"""Drift: cgroup files that other programs have changed. The agent finds drift by the changes that it needs to correct the files."""
+"""Detection of drift. A cgroup file that had its desired value after the last turn and must be written again was changed by another
+program.
+"""
 
 from collections.abc import Mapping
 
@@ -16,9 +18,10 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Log the changes that restored cgroup files. Return the metric's label for each restored file.
+    """Log each cgroup file that the agent corrected because another program had changed it. Return the
+    metric's label for each of them.
 
-    `in_sync` contains the cgroups that had their desired values at the end of the previous turn.
+    `in_sync` contains the cgroups that had their desired values after the last turn.
     """
     found = [
         (change.path, fields)
@@ -31,7 +34,7 @@ def log_corrected(
 
 
 def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: Log) -> None:
-    """Log the containers whose processes were moved back to their CPUs."""
+    """Log each container whose processes or threads the agent moved back to the container's CPUs."""
     for change in outcome.written:
         if isinstance(change, GatherThreads):
             there = world.observed[change.path]
@@ -42,9 +45,9 @@ def log_gathered(world: World, outcome: ExecutionResult, state: NodeState, log: 
 
 
 def cgroups_in_sync(wanted: tuple[DesiredCgroup, ...], outcome: ExecutionResult) -> dict[str, DesiredCgroup]:
-    """Return the cgroups that have their desired values at the end of a turn, by path.
+    """Return the cgroups that have their desired values after a turn, by path.
 
-    Cgroups with failed or deferred writes are left out, so that a later correction isn't reported as drift.
+    Cgroups with failed or deferred writes are left out. If a later turn writes their values, this isn't a correction of drift.
     """
     in_sync = {want.path: want for want in wanted if want.goes_back_to is None}
     undone = [*(change for change, _ in outcome.failed), *outcome.held_back]

@@ -1,4 +1,4 @@
-"""Edges: the parts of the agent that a turn uses for reading and writing. These parts stay the same, while the turn's memory changes."""
+"""Parts of the agent through which a turn reads and writes. They exist as long as the agent, whereas each turn replaces its memory."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DevicePluginsTold(Protocol):
-    """Interface to the device plugins during a turn."""
+    """Interface to the device plugins that a turn uses."""
 
     def pools(self) -> "tuple[DevicePool, ...]": ...
     def problems(self) -> tuple[str, ...]: ...
@@ -28,7 +28,7 @@ class DevicePluginsTold(Protocol):
 
 
 class Edges(Struct, frozen=True, kw_only=True):
-    """Parts of the agent that a turn uses. A part remembers nothing except its last readings and writes."""
+    """Parts of the agent that a turn uses. They remember nothing except what they last read and wrote."""
 
     log: Log
     machine: Machine
@@ -42,10 +42,10 @@ class Edges(Struct, frozen=True, kw_only=True):
     claim_statuses: ClaimStatuses
     plugins: DevicePluginsTold | None = None
     alive: Callable[[], None] = lambda: None
-    """Function called after each part of a turn (a file, a decision, a write, an action), to tell systemd's watchdog that the agent is
-    alive.
+    """Function that is called after each part of a turn (a file, a decision, a write, an action), to notify systemd's watchdog during a
+    long turn.
     """
 
     def plugin_pools(self) -> "tuple[DevicePool, ...]":
-        """Return the device pools of all device plugins. The result is empty without device plugins."""
+        """Return the pools of all device plugins. Empty means that device plugins aren't configured, or that none has registered."""
         return () if self.plugins is None else self.plugins.pools()

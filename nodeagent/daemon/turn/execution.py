@@ -1,7 +1,8 @@
-"""Execution of a plan: apply each change in order, and report which changes were written, failed or were held back.
+"""Execution of a plan: make each change in order, and report which changes were made, failed, or were held
+back.
 
-core/cgroups/write_failures.py classifies the failures. This module decides when the agent reads the cgroups again: at once, soon, or at the
-next rescan.
+core/cgroups/write_failures.py classifies the failures. From the classes, this module chooses when the agent reads the cgroups again: at
+once, soon, or at the next rescan.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,40 +35,45 @@ _RETRY_SECONDS = 1.0
 
 
 class CgroupWriter(Protocol):
-    """Interface that carries out the changes of a plan."""
+    """Interface that makes the changes of a plan."""
 
     def apply(self, change: Change) -> None:
-        """Carry out one change. Raises CgroupError if the change fails."""
+        """Make one change.
+
+        Raises:
+            CgroupError: the change failed.
+        """
 
 
 class ExecutionResult(Struct, frozen=True):
     written: tuple[Change, ...]
     failed: tuple[tuple[Change, CgroupError], ...]
     held_back: tuple[Change, ...]
-    """Changes that were not tried because a change on which they depend has failed.
+    """Changes that were not tried, because they depend on a change that failed.
 
-    Such a failure leaves CPUs occupied, leaves a cgroup missing or unremoved, or leaves a limit too high.
+    For instance, CPUs weren't vacated, a cgroup wasn't created or removed, or a limit wasn't lowered.
     """
     ready: frozenset[str]
-    """Leaf cgroups that have the allocated values, and whose exclusive CPUs aren't used by other processes."""
+    """Paths of container cgroups that have all their allocated values, and whose exclusive CPUs no other process uses."""
 
 
 class FailureResponse(Struct, frozen=True):
-    """Response to the failed writes of a turn."""
+    """Response of the agent to the failed writes of a turn."""
 
     has_vanished: bool = False
-    """Whether a cgroup or file was removed before its write."""
+    """Whether a cgroup or file had been removed by another program before the agent wrote to it."""
     problems: tuple[Problem, ...] = ()
     pause_seconds: float | None = None
-    """Seconds until the cgroups are read again. None means the next rescan."""
+    """Seconds until the agent reads the cgroups again. None means that it waits for the next rescan."""
 
 
 def respond(
     outcome: ExecutionResult, before: FailureResponse, owner: Callable[[str], Mapping[str, str]]
 ) -> FailureResponse:
-    """Choose the response to the failures of a turn by their classes.
+    """Choose when the agent reads the cgroups again after a turn's failures.
 
-    If cgroups vanished in two turns in a row, the agent doesn't read them again at once.
+    After a cgroup has vanished, the agent reads at once. If cgroups vanish in two turns in a row, it waits before it reads again, so that
+    it doesn't loop without a pause.
     """
     has_vanished = any(err.failure is WriteFailure.GONE for _, err in outcome.failed)
     looks_at_once = has_vanished and not before.has_vanished
@@ -92,7 +98,7 @@ def uncreated_partitions(outcome: ExecutionResult) -> CpuSet:
 
 
 def unvacated_cpus(outcome: ExecutionResult) -> CpuSet:
-    """Return the CPUs that some processes still use although they should have left."""
+    """Return the CPUs that should have been vacated, but that some process may still use."""
     cpus = CpuSet()
     for change in (*(change for change, _ in outcome.failed), *outcome.held_back):
         if isinstance(change, SetAttribute | GatherThreads):
@@ -107,21 +113,25 @@ class _Progress(Struct):
     held_back: list[Change] = field(default_factory=list)
     unusable: set[str] = field(default_factory=set)
     uncreated: set[str] = field(default_factory=set)
-    """Cgroups that could not be created. Changes in or below them are held back."""
+    """Cgroups that could not be created. Changes in them or their descendants are held back."""
     misplaced: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus` could not be written. If thawed, their processes might run on CPUs of other containers."""
+    """Cgroups whose `cpuset.cpus` could not be written. They stay frozen, because their processes might otherwise run on other containers'
+    CPUs.
+    """
     without_exclusive: set[str] = field(default_factory=set)
-    """Cgroups whose `cpuset.cpus.exclusive` could not be written. Partitions can't be created in these cgroups or below."""
+    """Cgroups whose `cpuset.cpus.exclusive` could not be written. Without it, no partition can be created in them or their descendants."""
     unremoved: set[str] = field(default_factory=set)
-    """Cgroups that could not be removed. Their ancestors can't be removed either."""
+    """Cgroups that could not be removed. Their ancestors can't be removed, either."""
     unlowered: set[tuple[str, Attribute]] = field(default_factory=set)
-    """Limits of pod cgroups that must stay, because the limit of a container's cgroup below could not be lowered: cgroup and attribute."""
+    """Pod cgroups, each with a limit that can't be lowered now, because the same limit of one of the pod's
+    containers could not be lowered.
+    """
 
 
 def execute(
     plan: Plan, desired: Iterable[DesiredCgroup], tree: CgroupWriter, alive: Callable[[], None] = lambda: None
 ) -> ExecutionResult:
-    """Apply a plan. A failed change holds back the changes that depend on it. `alive` is called before each change."""
+    """Make the changes of a plan in order. A failed change holds back those that depend on it. `alive` is called before each change."""
     progress = _Progress(plan.occupied)
     for change in plan.changes:
         alive()
@@ -162,7 +172,7 @@ def _note_unlowered(change: Change, progress: _Progress) -> None:
 
 
 def _must_limit_wait(change: Change, progress: _Progress) -> bool:
-    """Return whether a write would make a pod's limit lower than the limit of one of its containers."""
+    """Return whether the change would make a pod's limit lower than the same limit of one of its containers."""
     if not concerns_limit(change):
         return False
     if (change.path, change.attribute) in progress.unlowered:

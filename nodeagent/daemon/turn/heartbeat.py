@@ -1,6 +1,7 @@
-"""Notifications to systemd's watchdog during a turn. A turn with a thousand new pods takes longer than the watchdog's timeout.
+"""Notifications to systemd's watchdog during a turn, because a turn with a thousand new pods takes longer
+than the watchdog's timeout.
 
-Only progress causes a notification, so systemd still detects a hanging turn.
+They are sent only when the turn makes progress, so systemd still detects an agent that hangs.
 """
 
 import time
@@ -15,7 +16,9 @@ _START_SECONDS = 90
 
 
 class Heartbeat:
-    """Notifications of progress to the service manager. Before the agent is ready, they extend the time limit of the start."""
+    """Sender of notifications to systemd while a turn makes progress. Until the agent is ready, they extend the time limit of the start
+    instead of pinging the watchdog.
+    """
 
     def __init__(self, manager: ServiceManager, clock: Callable[[], float] = time.monotonic) -> None:
         self._manager = manager
@@ -24,7 +27,7 @@ class Heartbeat:
         self.is_ready = False
 
     def beat(self) -> None:
-        """Send a notification if the last one is old enough. This method is called after each part of a turn."""
+        """Notify systemd, unless the last notification was sent a short time ago. Called after each part of a turn."""
         now = self._clock()
         if now < self._due:
             return

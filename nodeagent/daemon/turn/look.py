@@ -1,4 +1,4 @@
-"""Look: read the machine, the sources of pods, the launcher's runs, the pods' cgroups and the clock."""
+"""Step `look` of a turn: read the machine, the sources of pods, the launcher's runs, the pods' cgroups and the clock."""
 
 from collections.abc import Mapping
 
@@ -27,23 +27,23 @@ from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 
 class Seen(Struct, frozen=True):
-    """All observations of a turn, before the decision."""
+    """All observations on which a turn's decision is based."""
 
     memory: TurnMemory
-    """Memory of earlier turns, adapted to the current machine and clock."""
+    """Memory from earlier turns, updated to the current machine and clock."""
     sources: tuple[PodSource, ...]
     runs: Mapping[str, Run] | None
-    """Runs of the launcher. None means that the launcher doesn't answer."""
+    """Runs of the launcher by ID. None means that the launcher doesn't answer."""
     domains: DomainView | Problem
-    """Observations of the domains, or the reason why the pods' cgroups can't be read or written."""
+    """Merged observations of the domains, or the reason why the pods' cgroups can't be used."""
     now_ms: int
     rescan: bool
-    """Whether all values are checked for changes by other programs."""
+    """Whether the turn also checks values for which no change was reported."""
     problems: tuple[Problem, ...]
 
 
 def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> Seen:
-    """Read all inputs of a turn's decision."""
+    """Read everything on which a turn's decision depends."""
     rescan, before = bool(reasons & READ_MACHINE), memory
     memory = replace(_follow_machine(edges, memory, rescan=rescan), slept_ms=read_slept_ms())
     read_sources = bool(reasons & READ_SOURCES)
@@ -64,7 +64,7 @@ def look(edges: Edges, memory: TurnMemory, reasons: frozenset[WakeUpReason]) -> 
 
 
 def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUpReason]) -> float:
-    """Return the fraction of the manifests and of the pods' cgroups, 0 to 1, that this turn reads again although no change was reported."""
+    """Return the fraction, from 0 to 1, of the manifests and cgroups that this turn reads although no change was reported."""
     has_slept = abs(memory.slept_ms - before.slept_ms) > SMALLEST_STEP_MS
     if (
         reasons & READ_EVERYTHING
@@ -77,9 +77,9 @@ def _find_part(memory: TurnMemory, before: TurnMemory, reasons: frozenset[WakeUp
 
 
 def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMemory:
-    """Detect changes of CPUs, memory and huge pages, and of the CPUs that are withheld from the pods.
+    """Update the memory after changes of CPUs, memory or huge pages, or of the CPUs withheld from the pods.
 
-    Each turn reads the withheld CPUs, because a change of them wakes no thread.
+    The withheld CPUs are read in each turn, because no event reports their changes.
     """
     try:
         chain = edges.tree.read_chain() or memory.ancestor_cpus
@@ -116,10 +116,10 @@ def _follow_machine(edges: Edges, memory: TurnMemory, *, rescan: bool) -> TurnMe
 def observe_domains(
     edges: Edges, memory: TurnMemory, domain_input: DomainInput
 ) -> tuple[TurnMemory, DomainView | Problem]:
-    """Observe each domain. Return a problem instead if the pods' cgroups can't be read or written. If an observation is equal to the
-    previous one, the same object is returned.
+    """Observe each domain. Return a problem instead if the pods' cgroups can't be read or aren't ready.
 
-    A missing top cgroup of the pods is such a problem: systemd alone creates it (D9).
+    If nothing has changed, the objects of the last observation are returned. The pods' top cgroup may be missing, because only systemd
+    creates it (D9).
     """
     try:
         views = tuple(domain.observe(domain_input) for domain in edges.domains)
