@@ -397,8 +397,11 @@ class Launcher:
 
 def write_file(file: Path, value: str) -> None:
     # the values are written at once, so that the kernel accepts or refuses them as a whole
-    with file.open("r+b", buffering=0) as opened:
-        opened.write(value.encode())
+    opened = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(opened, value.encode())
+    finally:
+        os.close(opened)
 
 
 def begin_partition(file: Path, kind: str) -> Mapping[str, Any]:

@@ -96,6 +96,23 @@ def test_the_machines_cpus_are_told_from_those_that_are_hidden_and_those_that_ar
     assert edges.cpus(CpuSet.of(0)) == Cpus(ALL, CpuSet.of(0), hidden=hidden, offline=CpuSet.of(7), nodes=nodes)
 
 
+def test_the_cpus_of_nodes_are_read_again_after_an_event_and_always_where_events_are_not_counted(
+    edges: HostEdges, root: Path
+) -> None:
+    def grow(node: int, cpu: int) -> int:
+        """Give a node one more CPU, and return the number of CPUs that are found in all nodes."""
+        (root / f"sys/devices/system/node/node{node}/cpu{cpu}").mkdir()
+        return sum(map(len, edges.cpus(CpuSet()).nodes))
+
+    assert [grow(0, 8), grow(0, 9)] == [9, 10]
+    count = root / "sys/kernel/uevent_seqnum"
+    count.parent.mkdir(exist_ok=True)
+    count.write_text("1041\n")
+    assert [grow(1, 10), grow(1, 11)] == [11, 11]
+    count.write_text("1042\n")
+    assert grow(1, 12) == 13
+
+
 def test_interrupts_are_found_with_what_is_known_of_them(edges: HostEdges) -> None:
     reading = edges.read({SettingKind.IRQ, SettingKind.NEW_IRQS})
     assert reading.settings == {

@@ -56,6 +56,13 @@ class Reading(Struct, frozen=True):
     """Settings that must be restored because the agent now places the processes of these units itself."""
 
 
+class _NodeCpus(Struct, frozen=True):
+    """CPUs of each NUMA node as last read, and the number of uevents at that time. The number 0 means that it is unknown."""
+
+    uevents: int = 0
+    cpus: tuple[CpuSet, ...] = ()
+
+
 class HostEdges:
     """Reader and writer of this machine's host settings.
 
@@ -76,6 +83,7 @@ class HostEdges:
         self._beside = beside
         self._files = HostSettingsFiles(root)
         self._threads = KernelThreads()
+        self._nodes = _NodeCpus()
         self._irqbalance = Path(root, irqbalance.DIRECTORY.relative_to("/"))
 
     def read(
@@ -166,7 +174,10 @@ class HostEdges:
         """
         possible, root = read_possible_cpus(self._root), self._root
         hidden, offline = possible - read_host_cpus(root), possible - read_online_cpus(root)
-        return Cpus(possible, host, hidden, offline, nodes=self._files.read_node_cpus(), uevents=count_uevents(root))
+        uevents = count_uevents(root)
+        if not uevents or self._nodes.uevents != uevents:  # the kernel reports each change of a node's CPUs by a uevent
+            self._nodes = _NodeCpus(uevents, self._files.read_node_cpus())
+        return Cpus(possible, host, hidden, offline, nodes=self._nodes.cpus, uevents=uevents)
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
         """Return the interrupts of a PCI device or network interface."""

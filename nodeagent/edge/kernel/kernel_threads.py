@@ -76,12 +76,14 @@ class KernelThreads:
                 there = [(entry.name, entry.inode()) for entry in entries if entry.name.isdigit()]
         except OSError as err:
             raise KernelThreadsError(f"cannot list {self._proc}: {err.strerror}", hint=_HINT) from err
-        known, self._known, found = self._known, {}, {}
-        for process in there:
+        known, found = self._known, {}
+        # most processes are known and can't be moved, so that they need no further step
+        self._known = {one: known[one] for one in there if one in known and known[one].is_final}
+        for process in [one for one in there if one not in self._known]:
             directory = f"{self._proc}/{process[0]}"
             try:
                 look = known.get(process)
-                if look is None or (not look.is_final and (rescan or look.is_first)):
+                if look is None or rescan or look.is_first:
                     look = _look_at(directory, is_first=look is None)
                 if look.thread is not None:
                     # /proc/PID/status includes offline CPUs, which sched_getaffinity(2) leaves out
