@@ -1,10 +1,9 @@
-"""Imports of packages without their optional dependencies. Some packages load these if they are installed, although nodeagent doesn't need
-them.
-"""
+"""Imports of packages without dependencies that nodeagent doesn't need."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 
@@ -22,3 +21,24 @@ def without(package: str) -> Iterator[None]:
         yield
     finally:
         del modules[package]
+
+
+class _Placeholder(ModuleType):
+    """Module in which each name is a class without content."""
+
+    def __getattr__(self, name: str) -> type:
+        return type(name, (), {})
+
+
+@contextmanager
+def with_placeholders(*names: str) -> Iterator[None]:
+    """Make imports of modules yield placeholders while the `with` block runs. A package can then define functions and classes that use
+    these modules, but not call them. A module that is already loaded is used.
+    """
+    missing = [name for name in names if name not in sys.modules]
+    sys.modules.update({name: _Placeholder(name) for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]

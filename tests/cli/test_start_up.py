@@ -245,3 +245,21 @@ def test_an_agent_without_a_container_runtime_loads_nothing_of_one() -> None:
     assert not {one for one in modules if "device_plugins" in one or "device_checkpoint" in one}
     assert not {one for one in modules if one.endswith(".devices")} - OF_HOLDINGS
     assert {one for one in modules if {"nri", "runtime_link", "protobuf", "grpc"} & set(one.split("."))} == set()
+
+
+def test_a_scrape_loads_no_http_server_and_leaves_the_real_modules_to_others() -> None:
+    program = """
+import json, sys
+from nodeagent.core.metrics.totals import MetricTotals
+from nodeagent.daemon.reports.exposition import Exposition
+text = Exposition(MetricTotals().snapshot({})).text()
+modules = [*sys.modules]
+import ssl
+print(json.dumps([text.decode(), modules, ssl.SSLContext.__module__]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    text, modules, origin = json.loads(done.stdout)
+    assert "process_cpu_seconds_total" in text
+    assert "prometheus_client" in modules
+    assert not {"http.server", "ssl", "_ssl", "urllib.request", "wsgiref.simple_server"} & set(modules)
+    assert origin == "ssl"

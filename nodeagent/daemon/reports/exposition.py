@@ -43,7 +43,7 @@ class Exposition:
         """Render the latest snapshot in the format of CONTENT_TYPE. Only one thread may call this method."""
         published, now = self._published, time.monotonic()
         if published is not self._text_of or now >= self._text_at + _CACHE_SECONDS:
-            from nodeagent.edge.observability.metrics import render_metrics  # noqa: PLC0415 - takes 6 MiB
+            from nodeagent.edge.observability.metrics import render_metrics  # noqa: PLC0415 - takes 1 MiB
 
             snapshot, aliases = published
             self._text = render_metrics(snapshot, self._read(), aliases=aliases)

@@ -7,15 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from prometheus_client import ProcessCollector, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-
 from nodeagent.core.admission import resource_kinds
 from nodeagent.core.metrics.agent_metrics import BUCKETS, METRICS, find_old_name
 from nodeagent.core.metrics.deltas import Series
 from nodeagent.core.metrics.manager_metrics import MetricSpec
 from nodeagent.core.metrics.totals import Distribution, MetricsSnapshot
+from nodeagent.lean_imports import with_placeholders
+
+# prometheus-client's HTTP servers and clients, of which nodeagent uses none, need these modules; they take 6 MiB with OpenSSL
+with with_placeholders("http.server", "ssl", "urllib.request", "wsgiref.simple_server"):
+    from prometheus_client import ProcessCollector, generate_latest
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
 
 _TOTAL = "_total"
 
