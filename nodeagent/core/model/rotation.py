@@ -17,7 +17,7 @@ class Rotation:
             things: all items by key. Items may be added and removed between calls.
             part: fraction of the items to return, from 0 to 1. If it is above 0, at least one item is returned.
         """
-        count, taken = math.ceil(part * len(things)), list[str]()
+        count, taken = math.ceil(part * len(things)), dict[str, None]()
         while len(taken) < count:
             if not self._left:
                 self._left = list(reversed(tuple(things)))
@@ -25,5 +25,5 @@ class Rotation:
                 break
             key = self._left.pop()
             if key in things:
-                taken.append(key)
-        return taken
+                taken[key] = None
+        return list(taken)

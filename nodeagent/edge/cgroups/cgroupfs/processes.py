@@ -95,9 +95,9 @@ class CgroupProcesses:
         """
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
-        home = f"/{(self._files.root / path).relative_to(self._files.mount)}"
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            home = str(self._files.root / path).removeprefix(str(self._files.mount))
             cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), home)
             if cgroup == home or cgroup.startswith(f"{home}/"):
                 return False  # the process is usually in its cgroup, and one file shows this
