@@ -71,7 +71,7 @@ class World(Struct, frozen=True):
     kernel: Kernel | None = None
     """Properties of the kernel that influence cgroups. None means that no domain needs them."""
     last_awake: list[tuple[Sequence[PodEntry], frozenset[str], Sequence[PodEntry]]] = field(default_factory=list)
-    """Cached result of `awake` with its inputs, because most stages call it for the same state."""
+    """Last four results of `awake`, each with its inputs, because most stages call it for the same states."""
 
     last_waiting: list[tuple[NodeState, PodSource, str, list[QueuedJob]]] = field(default_factory=list)
     """Cached list of waiting jobs, with its inputs: the state, the source and the reservation."""
@@ -80,10 +80,11 @@ class World(Struct, frozen=True):
         """Return the pods that aren't quiet, so that the stages have to examine them."""
         if not self.quiet:
             return entries
-        if self.last_awake and self.last_awake[0][0] is entries and self.last_awake[0][1] is self.quiet:
-            return self.last_awake[0][2]
+        for known, quiet, found in self.last_awake:
+            if known is entries and quiet is self.quiet:
+                return found
         found = [entry for entry in entries if entry.pod.uid not in self.quiet]
-        self.last_awake[:] = [(entries, self.quiet, found)]
+        self.last_awake[:] = [*self.last_awake[-3:], (entries, self.quiet, found)]
         return found
 
     @property
