@@ -1,4 +1,5 @@
-"""Access to everything outside the program: /sys, cgroups, files, sockets, systemd, kernel events. Each module accesses one of these.
+"""Access to everything outside of the program: /sys, cgroups, files, sockets, systemd, kernel events. Each
+module accesses one of these.
 
-Edges make no decisions and don't log.
+Modules in this package make no decisions and don't log.
 """

@@ -1,4 +1,4 @@
-"""Machine reader. CPUs, memory and huge pages may be added and removed while pods run."""
+"""Reading of the machine, whose CPUs, memory and huge pages may change while pods run."""
 
 import os
 from typing import TYPE_CHECKING
@@ -26,17 +26,18 @@ def node_name() -> str:
 
 
 class Machine:
-    """Reader of the machine, below a root directory. Repeated reads are cheap while nothing changes."""
+    """Reader of the machine below a root directory. It is cheap to call repeatedly, as it reads the whole machine only after a change."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
         self._fingerprint: MachineFingerprint | None = None
 
     def look(self, known: Topology) -> Topology:
-        """Read the machine if its fingerprint has changed. The first call always reads it.
+        """Return the machine's topology. Read it if the machine's fingerprint has changed since the last
+        reading; otherwise return `known`.
 
         Raises:
-            SysfsError: a file is malformed, or the machine kept changing.
+            SysfsError: a file is malformed, or the machine changed during each attempt to read it.
         """
         fingerprint = fingerprint_of(read_fingerprint_files(self._root))
         if fingerprint == self._fingerprint:
@@ -47,7 +48,7 @@ class Machine:
         return topology
 
     def devices(self, topology: Topology) -> "PlacedDevices":
-        """Scan the machine's devices. Devices may be added, removed and renamed at any time."""
+        """Scan the machine's devices. No result is cached, because devices may be added, removed and renamed at any time."""
         from nodeagent.core.model.devices import PlacedDevices  # noqa: PLC0415 - few agents have a pod that asks for one
         from nodeagent.formats.kernel.pci_devices import devices_of  # noqa: PLC0415 - as above
 
@@ -58,15 +59,21 @@ class Machine:
 
 
 def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, tuple[StartRefused, ...]]:
-    """Adapt a node to a changed topology. Running pods adapt, too, even if the configuration doesn't fit the topology."""
+    """Adapt a node to a changed topology.
+
+    Returns:
+        The adapted node, and the reasons why the configuration doesn't fit the topology. If there are any, running pods still use the new
+            topology.
+    """
     found = on_machine(node.config, topology, node.reserved)
     return (found, ()) if isinstance(found, NodeSetup) else (replace(node, topology=topology), found)
 
 
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
-    """Adapt a node to the CPUs that cgroups above withhold.
+    """Remove the CPUs from a node that cgroups above the pods' cgroup withhold. Return the adapted node and
+    the withheld CPUs.
 
-    If one of these cgroups can't be read, all CPUs count as available; the first turn reports the failure.
+    If one of these cgroups can't be read, no CPUs are removed. The first turn reads it again and reports the failure.
     """
     try:
         kept = find_withheld(tree.read_chain() or ())

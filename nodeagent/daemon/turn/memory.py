@@ -1,4 +1,4 @@
-"""Memory of the deciding thread between turns, as one value. A restarted agent begins with an empty memory."""
+"""Memory of the deciding thread between turns. It is one value, and empty after a restart of the agent."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Reported(Struct, frozen=True):
-    """Problems that have been logged and still last."""
+    """Problems that were logged and still exist, so that they aren't logged again."""
 
     problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
@@ -41,97 +41,105 @@ class Reported(Struct, frozen=True):
     duplicates: tuple[tuple[str, str], ...] = ()
     """Manifest files that are ignored because of a duplicate name or UID, each with the reason."""
     shortfalls: Mapping[Shortfall, Mapping[str, str]] = field(default_factory=dict)
-    """Allocations that exceed the machine's resources, each with its log fields."""
+    """Shortfalls that were logged and still exist, each with the log fields of its container."""
 
 
 class Settled(Struct, frozen=True):
-    """A turn that left nothing to do until an input changes or a certain time has passed."""
+    """Record of a turn after which nothing is left to do, until an input changes or a certain time is reached."""
 
     inputs: tuple[object, ...]
-    """All inputs of the turn's result, except the time and requests."""
+    """Everything that determines the result of a turn, except for the time and requests."""
     host: WantedSettings
     wake_at_ms: int | None
-    """Time at which the turn's result would change even without a change of the inputs. None means never."""
+    """Wall-clock time at which the result would change although all inputs are the same. None means never."""
 
 
 class TurnMemory(Struct, frozen=True):
-    """Everything that a turn needs to know about earlier turns. The agent replaces this value once, at the end of a turn.
+    """Everything that a turn needs from earlier turns.
 
-    A turn that ends early therefore leaves the rest of the memory unchanged.
+    The agent replaces this value once, at the end of a turn. A turn that ends early keeps the parts that it hasn't computed.
     """
 
     node: NodeSetup
     state: NodeState
-    """Saved state. Ends of pods that need not be saved may be added to it."""
+    """State as saved, plus ends of pods that take effect without being saved."""
     full_topology: Topology
     """Topology of the machine, including the CPUs that cgroups above the pods' cgroup withhold."""
     lead_ms: int
-    """Lead of the wall clock over the time since boot, in milliseconds."""
+    """Wall-clock time minus time since boot, in milliseconds (see daemon/turn/clock.py)."""
     adapted_to: Managers
-    """Managers of the machine to which the state's allocations belong."""
+    """Managers to which the state's promises were last adapted."""
     slept_ms: int = 0
-    """Total time of sleep since boot, in milliseconds."""
+    """Total time that the machine has slept since boot, in milliseconds."""
     is_saved: bool = True
-    """Whether the current state is saved on disk, except for confirmed starts that need not be saved."""
+    """Whether the state is saved on disk. Confirmed starts don't count, because they needn't be saved."""
     save_failed: bool = False
-    """Whether the last turn could not save its decision."""
+    """Whether the last turn failed to save its decision."""
     unsaved: tuple[PodEntry, ...] = ()
-    """Pods with a refusal, because the decision that would have met their requests could not be saved."""
+    """Pods whose requests were granted by a decision that couldn't be saved. Each has a refusal instead."""
     postponed: tuple[PodEntry, ...] = ()
-    """Pods on which the decision is postponed until device plugins answer."""
+    """Pods that wait for a decision until device plugins have answered."""
     ancestor_cpus: tuple[tuple[str, CpuSet], ...] = ()
-    """CPUs of the pods' cgroup and of each cgroup above it."""
+    """Effective CPUs of the pods' cgroup and the cgroups above it, each with its path."""
     unit_cgroups: Mapping[str, str] = field(default_factory=dict)
-    """Cgroups of pinned units below the cgroup root, by unit, as of the last read."""
+    """Cgroup of each pinned unit, as a path below the cgroup root, from the last reading."""
     withheld_problem: str = ""
-    """Problem with CPUs that a cgroup above the pods' cgroup withholds. Empty means that none are withheld."""
+    """Text about CPUs that a cgroup above the pods' cgroup withholds. Empty means that none are withheld."""
     machine_problems: tuple[Problem, ...] = ()
     devices: "PlacedDevices | None" = None
-    """Devices of the last scan. None means that a scan wasn't needed yet."""
+    """Devices found by the last scan. None means that no scan has been needed yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Free CPUs and memory at each saved decision. A restarted agent lacks this value, and therefore decides on the requests again."""
+    """Free CPUs and memory when each waiting request was last decided. It isn't saved, so after a restart the agent decides on all of them
+    again.
+    """
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
-    """Cgroups with their desired values at the end of the last turn, by path."""
+    """Cgroups that had their desired values after the last turn, by path."""
     in_place: InPlace = MappingProxyType({})
-    """Cgroups that needed no change in the last turn, by path."""
+    """Cgroups in which the last turn had nothing to change, by path."""
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     quiet_cores: QuietCores = QuietCores()
-    """Core settings that pods request for their exclusive CPUs."""
+    """Settings of cores that pods request for their exclusive CPUs."""
     refused_partitions: CpuSet | None = None
-    """CPUs of partitions that could not be created. None means that no turn has tried to create a partition yet."""
+    """CPUs of partitions that couldn't be created. None means that no turn has tried to create partitions yet."""
     failures: FailureResponse = FailureResponse()
-    """Response to the failed cgroup writes of the last turn."""
+    """Response to the last turn's failed cgroup writes."""
     signalled: frozenset[str] = frozenset()
-    """IDs of the stopping runs whose processes got SIGTERM."""
+    """IDs of the runs that are being stopped and whose processes have received SIGTERM."""
     asked: frozenset[str] = frozenset()
-    """IDs of the stopping runs for which SIGTERM was tried, with or without success. SIGKILL follows after the grace period."""
+    """IDs of the runs that are being stopped and to which SIGTERM was sent, successfully or not. After the
+    grace period, they get SIGKILL.
+    """
     conditions: tuple[str, ...] = ()
-    """Problems that remain after the last complete turn, except failures."""
+    """Texts of conditions that the last complete turn found (see *problem* in the glossary)."""
     misplaced_problem: str = ""
-    """Problem with main processes outside their containers' cgroups. Empty means that there is no such process."""
+    """Text about main processes that are outside their containers' cgroups. Empty means that there are none."""
     has_reconciled: bool = False
-    """Whether a complete turn has been done, even if its decision could not be saved."""
+    """Whether the agent has made a complete turn, even if its decision could not be saved."""
     reported: Reported = Reported()
     left_alone: LeftAlone | None = None
-    """Pods that the last turn has left unchanged. None means that there has been no complete turn."""
+    """Pods that the last turn left as they were, with what it knew about them. None means that the last turn's decision wasn't saved, or
+    that there was no turn.
+    """
     views: tuple[DomainView, ...] = ()
-    """Last observations of each domain, in the order of the domains."""
+    """Latest observations by each domain, in the order of the domains."""
     observed: DomainView | None = None
-    """Observations of all domains, merged. None means that the last turn could not read the cgroups."""
+    """Latest observations of all domains, merged. None means that the last turn could not read the cgroups."""
     settled: Settled | None = None
-    """Last turn, if it left nothing to do. None means that the last turn left something to do."""
+    """Last turn, if nothing was left to do after it. None means that something was."""
     poll_seconds: float = POLL_SECONDS
-    """Seconds until the next check for changes that send no notification. The interval grows while nothing changes."""
+    """Seconds until the next turn if a change is expected that no event reports. They increase with each turn in a row that waits in this
+    way.
+    """
 
     @property
     def decided_state(self) -> NodeState:
-        """Return the state, including the requests that are refused only because the decision on them could not be saved."""
+        """Return the state, with refusals for the pods whose decision couldn't be saved."""
         return _with_entries(self.state, self.unsaved)
 
     @property
     def shown_state(self) -> NodeState:
-        """Return the state for users, including the requests that wait for a device plugin's answer."""
+        """Return the state for users, which includes the pods that wait for answers of device plugins."""
         return _with_entries(self.decided_state, self.postponed)
 
 

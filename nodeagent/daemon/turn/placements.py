@@ -1,6 +1,6 @@
-"""Placement files: the values of each container's cgroup, removed with the pod.
+"""Placement files, which tell each container its CPUs, memory and devices. They are removed with the pod.
 
-Containers of the shared pool have one common file, so that a change of the pool needs only one write.
+All containers of the shared pool have the same file, so that a change of the pool needs only one write.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from nodeagent.edge.files.placement_files import PlacementFileError, PlacementFi
 from nodeagent.formats.manifest.placement_variables import placement_text
 
 _POOL_FILE = "_shared/pool"
-"""Path of the shared pool's file below the placement directory. No UID begins with `_`."""
+"""Path of the shared pool's file below the placement directory. It can't be a pod's file, because no UID begins with `_`."""
 
 
 def placement_directory(config: Config) -> str:
@@ -25,7 +25,9 @@ def placement_directory(config: Config) -> str:
 
 
 def placement_file(config: Config, entry: PodEntry, container: str) -> str:
-    """Return the path of the file that a container's processes read and watch. Valid UIDs and names are valid file names."""
+    """Return the path of the placement file that a container's processes read. UIDs and names need no escaping, as valid ones are valid
+    file names.
+    """
     return f"{placement_directory(config)}/{_POOL_FILE if entry.is_placed_as_pool else f'{entry.pod.uid}/{container}'}"
 
 
@@ -36,13 +38,16 @@ class Placements:
         self._files = files
         self._rotation = Rotation()
         self._known: dict[str, ContainerPlacement | None] | None = None
-        """Placement by file, or None for a file with other content. The attribute is None until the files have been read."""
+        """Known content of each file, as a placement. None means that the file has another content.
+
+        The attribute itself is None until the files have been read.
+        """
         self._by_pod: dict[str, list[str]] | None = None
-        """Names of the known files by pod. None means that the names may have changed since the last check."""
+        """Names of the known files by pod. None means that they must be computed again, because files may have been added or removed."""
 
     def check(self, part: float) -> bool:
-        """Return whether the placement files are as written, and no file is missing or foreign. `part` is the fraction of the pods to
-        check, 0 to 1.
+        """Return whether the placement files are as the agent wrote them, with none missing or added. `part` is the fraction, from 0 to 1,
+        of the pods whose files are read.
         """
         known = self._known or {}
         if self._by_pod is None:
@@ -69,12 +74,11 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Write the placement files of all containers, and remove all other files.
-
-        If `placed` has no placement for a container, its file isn't changed.
+        """Write the placement file of each container, and remove all other files. A container that isn't in
+        `placed` keeps its file.
 
         Returns:
-            Problems, one for each cause of failure. The next turn tries the failed files again.
+            Problems, one for each cause. The next turn tries the failed files again.
         """
         self._by_pod = None
         wanted: dict[str, ContainerPlacement | None] = {}

@@ -1,4 +1,4 @@
-"""Plan: the desired cgroups, and the ordered changes that produce them."""
+"""Step `plan` of a turn: compute the desired cgroups, and the ordered changes that lead to them."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,14 +17,14 @@ class Planned(Struct, frozen=True):
     wanted: tuple[DesiredCgroup, ...]
     changes: Plan
     conditions: tuple[str, ...]
-    """Problems that no cgroup change can solve, as texts for users."""
+    """Texts for users about problems that no change of a cgroup can solve."""
 
 
 def plan(edges: Edges, memory: TurnMemory, world: World) -> Planned:
-    """Plan the changes of all cgroups for a saved state.
+    """Plan the cgroup changes that a saved state requires.
 
-    Without a launcher, cgroups aren't created, because systemd may be stopping the pods' unit. With new cgroups below the unit's cgroup,
-    systemd could neither remove this cgroup nor start the unit again (D9).
+    While the launcher doesn't answer, no cgroups are created, because systemd may be stopping the pods' unit. New cgroups in the unit's
+    cgroup would keep systemd from removing it and from starting the unit again (D9).
     """
     assert world.kernel is not None
     node, state = memory.node, memory.state

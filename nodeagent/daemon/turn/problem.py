@@ -1,4 +1,4 @@
-"""Problem: the text of a failure for users, with the kind of the problem and the log fields of its pod."""
+"""Problems: descriptions of failures for users, each with a kind, and with the log fields of the pod that it concerns."""
 
 from collections.abc import Callable, Mapping
 from typing import Self
@@ -12,16 +12,16 @@ from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 
 _KINDS = {CgroupError: ProblemKind.CGROUP, LauncherError: ProblemKind.LAUNCHER, StateFileError: ProblemKind.STATE}
-"""Kinds of problems by class of error. All other errors have the kind OTHER."""
+"""Kind of the problem by class of the error. Other errors have the kind OTHER."""
 
 
 class Problem(str):
-    """A failure as text for users. Two problems with equal texts are the same problem."""
+    """Description of a failure for users. Problems with the same text are equal."""
 
     __slots__ = ("kind", "log_fields")
     kind: ProblemKind
     log_fields: Mapping[str, str]
-    """Pod and container of the problem, as log fields. Empty means that the problem doesn't concern a pod."""
+    """Log fields that name the pod and container. Empty means that the problem concerns no pod."""
 
     def __new__(
         cls, text: str, fields: Mapping[str, str] | None = None, *, kind: ProblemKind = ProblemKind.OTHER
@@ -33,18 +33,18 @@ class Problem(str):
 
     @classmethod
     def from_error(cls, err: NodeAgentError, fields: Mapping[str, str] | None = None) -> Self:
-        """Make a problem from the message and hint of an error."""
+        """Create a problem from an error's message and hint."""
         kinds = (kind for error, kind in _KINDS.items() if isinstance(err, error))
         return cls(f"{err.message} ({err.hint})", fields, kind=next(kinds, ProblemKind.OTHER))
 
 
 def as_problem(text: str) -> Problem:
-    """Return a Problem unchanged, or make a Problem without log fields from a plain text."""
+    """Return a Problem unchanged. Convert any other text to a Problem without log fields."""
     return text if isinstance(text, Problem) else Problem(text)
 
 
 def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | None = None) -> Problem | None:
-    """Call a function that changes a cgroup or calls the launcher. Return the problem if it fails."""
+    """Call a function. If it raises CgroupError or LauncherError, return the error as a problem."""
     try:
         call()
     except (CgroupError, LauncherError) as err:
@@ -53,7 +53,7 @@ def problem_if_failed(call: Callable[[], object], fields: Mapping[str, str] | No
 
 
 def owner_fields(state: NodeState, path: str) -> dict[str, str]:
-    """Return the log fields of the pod or container to which a cgroup belongs. The result is empty for a cgroup without a pod."""
+    """Return the log fields of the pod or container to which a cgroup belongs. Empty means that it belongs to none."""
     for entry in state.entries:
         if path == entry.pod_path:
             return pod_fields(entry.pod)

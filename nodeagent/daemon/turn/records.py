@@ -1,4 +1,4 @@
-"""Files in the state directory: the state, and kubelet's checkpoints, which are derived from the state."""
+"""Files in the state directory: the state, and the checkpoints in kubelet's format that are derived from it."""
 
 import shlex
 from operator import is_
@@ -36,34 +36,34 @@ class Recorder:
         self._directory = Path(directory)
         self._log = log
         self._unusable = unusable
-        """Files that could not be used at the start. Each is set aside before a new file is written in its place."""
+        """Names of files that could not be used at the start. Each is renamed before a new file is written in its place."""
         self.set_aside: tuple[str, ...] = ()
-        """New names of the files that were set aside."""
+        """New names of the files that were renamed because they couldn't be used."""
         self._encoder = StateEncoder()
         self._written: dict[str, bytes] = {}
-        """Last written content of each checkpoint, by file name."""
+        """Content of each checkpoint as last written, by file name."""
         self._expected: dict[str, bytes] = {}
         self._updated_for: tuple[object, ...] = ()
-        """Node, allocations and device pools of the present checkpoints. Empty means that a checkpoint could not be updated."""
+        """Node, promises and device pools from which the current checkpoints were written. Empty means that a write failed."""
         self._has_devices = False
-        """Whether any pod has had devices since this process started."""
+        """Whether any pod has had devices since this agent process started."""
 
     def expect_checkpoints(self, node: NodeSetup, promises: Promises) -> None:
-        """Remember the content that kubelet's checkpoints should have. An earlier agent process with the same allocations has written
-        it.
+        """Compute the content that the checkpoints should already have, if an earlier agent process wrote them for the same promises. Files
+        with this content aren't reported as changed.
         """
         self._expected = encode_checkpoints(node, promises)
 
     def save(self, node: NodeSetup, state: NodeState, sync: Sync = Sync.DURABLE) -> None:
-        """Save a state atomically in the state file.
+        """Replace the state file atomically.
 
         Args:
             node: the node.
-            state: the state.
-            sync: whether the state must survive a loss of power.
+            state: the state to save.
+            sync: what is guaranteed after a power loss.
 
         Raises:
-            StateFileError: the state could not be written. The file still has the previous state.
+            StateFileError: the state could not be saved. The file still contains the previous state.
         """
         content = self._encoder.encode(state, policies_of(node.config.placement))
         while self._unusable:
@@ -87,11 +87,10 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = (), *, rescan: bool = True
     ) -> tuple[Problem, ...]:
-        """Update kubelet's checkpoints. The state contains all their data, so neither a failure nor a loss of power loses data.
+        """Update the checkpoints in kubelet's format, and return the problems. The state has all their data,
+        so a failure loses nothing.
 
-        Without `rescan`, checkpoints of unchanged allocations aren't checked for changes by other programs.
-
-        Return the problems.
+        If `rescan` is false and the allocations are unchanged, the files aren't checked for changes by other programs.
         """
         if self._unusable:
             return ()  # the state isn't saved yet, so kubelet's checkpoints aren't written either
@@ -110,7 +109,7 @@ class Recorder:
         return tuple(problems)
 
     def _write_device_checkpoint(self, promises: Promises, pools: "tuple[DevicePool, ...]") -> list[Problem]:
-        """Write kubelet's device checkpoint. The previous content isn't checked, because decisions don't use this file."""
+        """Write the device checkpoint. Changes by other programs aren't checked, because no decision uses this file."""
         from nodeagent.formats.checkpoint.device_checkpoint import encode_devices  # noqa: PLC0415 - few nodes give devices
 
         content = encode_devices(promises, pools).encode()
@@ -147,7 +146,7 @@ class Recorder:
 
 
 def encode_checkpoints(node: NodeSetup, promises: Promises) -> dict[str, bytes]:
-    """Return the content of kubelet's checkpoints by file name, exactly as kubelet 1.36 writes them."""
+    """Encode the CPU and memory checkpoints exactly as kubelet 1.36 writes them. Return their contents by file name."""
     placement = node.config.placement
     pod_level = placement.gate("PodLevelResourceManagers")
     return {

@@ -1,4 +1,4 @@
-"""Report: log and count the turn's events, write kubelet's checkpoints, and publish the node's view."""
+"""Step `report` of a turn: log and count its events, write the checkpoints in kubelet's format, and publish the view of the node."""
 
 import time
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ _LONGEST_POLL_SECONDS = 1.0
 
 
 class Done(Struct, frozen=True):
-    """Results of all steps of a complete turn."""
+    """Results of the steps of a complete turn."""
 
     world: World
     saved: Saved
@@ -62,11 +62,11 @@ class TurnReport(Struct, frozen=True):
     memory: TurnMemory
     view: NodeView
     pause_seconds: float
-    """Seconds until the next turn if nothing wakes the agent before."""
+    """Seconds until the next turn, if nothing wakes the agent earlier."""
 
 
 class Reporter(Struct, frozen=True):
-    """Reporter of turns. `standing` contains the current problems that other parts of the agent have found."""
+    """Reporter of turns. `standing` contains problems that exist outside of turns, such as an invalid configuration file."""
 
     edges: Edges
     metrics: MetricsRecorder
@@ -74,11 +74,11 @@ class Reporter(Struct, frozen=True):
     standing: tuple[Problem, ...]
 
     def report_undecided(self, seen: Seen, began: float) -> TurnReport:
-        """Report a turn that made no decisions because the cgroups could not be read."""
+        """Report a turn that made no decision, because the cgroups couldn't be used."""
         return self._publish(seen.memory, seen, None, seen.problems, _RETRY_SECONDS, began)
 
     def report_turn(self, before: TurnMemory, seen: Seen, done: Done, began: float) -> TurnReport:
-        """Log and count a complete turn, and publish the view after it."""
+        """Log and count what a complete turn has done, and publish the view of the node after it."""
         edges, saved, carried = self.edges, done.saved, done.carried
         state, turn, memory = saved.memory.state, saved.turn, done.acted.memory
         if saved.problem is not None:
@@ -151,7 +151,7 @@ class Reporter(Struct, frozen=True):
         pause_seconds: float,
         began: float,
     ) -> TurnReport:
-        """Log each problem when it first occurs, and publish the view."""
+        """Log the problems that are new or over, and publish the view of the node."""
         edges, state, known = self.edges, memory.state, memory.reported
         for domain in edges.domains:
             self.metrics.count_domain(domain.count())
@@ -226,7 +226,7 @@ class Reporter(Struct, frozen=True):
         return TurnReport(memory, view, pause_seconds)
 
     def _find_conditions(self, memory: TurnMemory) -> Iterator[str]:
-        """Yield the conditions to show, namely problems that aren't failures of this turn."""
+        """Yield the problems that aren't failures of this turn."""
         yield from self.standing
         yield from filter(None, (memory.withheld_problem, *memory.conditions, memory.misplaced_problem))
         services = [describe_suspended_plugins(memory.node.managers)]
@@ -257,7 +257,9 @@ def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
 
 
 def _format_holder(short: Shortfall, state: NodeState) -> str:
-    """Format the pod and the container, as the beginning of a shortfall's text. The result is empty if several pods are affected."""
+    """Format the pod and the container at the beginning of a shortfall's text. Empty means that the shortfall
+    concerns more than one pod.
+    """
     if short.holder is None:
         return ""
     uid, container = short.holder

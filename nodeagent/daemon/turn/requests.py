@@ -1,6 +1,7 @@
-"""Requests of other threads to the deciding thread. Each request waits in a queue for a turn, and is answered at the turn's end.
+"""Requests from other threads to the deciding thread. A request waits in a queue until a turn takes it, and is answered at the end of the
+turn.
 
-If a turn could not fulfil a request, the caller gets an error, and the next turn tries the request again.
+If the turn can't fulfil the request, the caller gets an error, and the next turn tries again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,23 +18,25 @@ _NOTED = "the agent keeps the request until it can decide or is stopped: see `no
 
 
 class TurnRequest(Struct, eq=False):
-    """Request that a turn handles, with the answer for the caller."""
+    """Request for a turn, with a future for the answer to the caller."""
 
     retried: frozenset[str] = frozenset()
-    """UIDs of pods on which a new decision is requested: refused pods, or pods with refused changes."""
+    """UIDs of pods whose refusal, or refused change, is to be decided again."""
     released: frozenset[str] = frozenset()
-    """UIDs of pods to end although they have manifests."""
+    """UIDs of pods to end, although their manifests still exist."""
     answer: Future[NodeView] = field(default_factory=Future)
-    """View after the turn, or an error if the turn could not fulfil the request. The future is cancelled if the caller stops waiting."""
+    """View of the node after the turn, or an error if the turn couldn't fulfil the request. A caller that
+    stops waiting cancels the future.
+    """
 
 
 class Requests:
-    """Queue of requests. Any thread may add requests; the deciding thread takes and answers them."""
+    """Queue of requests. Any thread may add requests. Only the deciding thread takes and answers them."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[TurnRequest] = SimpleQueue()
         self._taken: list[TurnRequest] = []
-        """Requests of the current turn. Between turns, the list has one request with everything that the last turn could not fulfil."""
+        """Requests that the current turn handles. Between turns, it contains the requests that remain for the next turn."""
         self._is_closed = False
 
     def put(self, request: TurnRequest) -> None:
@@ -42,17 +45,18 @@ class Requests:
             _refuse(self._drain())
 
     def take(self) -> tuple[TurnRequest, ...]:
-        """Return the requests for this turn: the waiting requests, and the requests that the last turn could not fulfil."""
+        """Return the requests that this turn must handle: the new ones, and those that the last turn couldn't fulfil."""
         self._taken += self._drain()
         return tuple(self._taken)
 
     def answer(self, view: NodeView, undone: Mapping[str, str], postponed: frozenset[str] = frozenset()) -> None:
-        """Answer the requests of this turn. Requests to decide on postponed pods are answered by a later turn.
+        """Answer the requests that this turn has handled. A request about a postponed pod is left for a later
+        turn.
 
         Args:
-            view: view after the turn.
-            undone: reasons why requests could not be fulfilled, by pod UID.
-            postponed: UIDs of the pods on which a later turn decides.
+            view: view of the node after the turn.
+            undone: reasons why requests couldn't be fulfilled, by the pods' UIDs.
+            postponed: UIDs of pods that wait for device plugins.
         """
         taken = [request for request in self._taken if not request.retried & postponed]
         self._taken = [request for request in self._taken if request.retried & postponed]
@@ -71,7 +75,7 @@ class Requests:
             self._taken.append(noted)
 
     def close(self) -> None:
-        """Refuse all waiting and future requests, because there will be no further turn."""
+        """Refuse all waiting and future requests, because no turn will follow."""
         self._is_closed = True
         _refuse([*self._taken, *self._drain()])
         self._taken.clear()

@@ -1,4 +1,4 @@
-"""Rest: a shortened turn, for unchanged inputs after a complete turn that left nothing to do."""
+"""Shortened turn: if no input has changed since a turn that left nothing to do, only check what the inputs don't contain."""
 
 from nodeagent.core.admission.managers import describe_suspended_plugins
 from nodeagent.daemon.turn.decide import device_pools
@@ -9,13 +9,13 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 
 _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RUNS, WakeUpReason.MANIFESTS})
-"""Reasons for a turn whose causes are also visible in the inputs. With only such reasons, unchanged inputs mean that nothing has
-changed.
+"""Wake-up reasons that permit a shortened turn. What causes them also changes the inputs, so unchanged inputs prove that nothing has to be
+done.
 """
 
 
 def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[str, ...]) -> tuple[object, ...]:
-    """Return all inputs of a turn's result, except the time and requests. The values are immutable."""
+    """Return everything that determines the result of a turn, except for the time and requests. The values are immutable."""
     return (
         memory.node,
         memory.state,
@@ -34,11 +34,11 @@ def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[st
 
 
 def rest(edges: Edges, seen: Seen, reasons: frozenset[WakeUpReason], standing: tuple[str, ...]) -> float | None:
-    """Check the values that the inputs don't contain: settings of the host, files that others may have changed, and processes outside their
-    cgroups.
+    """Check whether a shortened turn is enough. If it is, correct what the inputs don't contain: host settings, files that other programs
+    may have changed, and the checkpoints.
 
     Returns:
-        Seconds until the next turn if nothing wakes the agent before. None means that a complete turn is needed.
+        Seconds until the next turn, if nothing wakes the agent earlier. None means that a complete turn is needed.
     """
     memory, settled = seen.memory, seen.memory.settled
     assert not isinstance(seen.domains, Problem)

@@ -1,6 +1,7 @@
-"""Runs of the launcher, for the deciding thread.
+"""Client of the launcher for the deciding thread. It starts and signals processes, and reads the launcher's
+runs.
 
-A run is one start of a container's process. If the launcher can't be reached, functions return a problem instead of raising an exception.
+If the launcher doesn't answer, the methods return a problem instead of raising an exception, because the turn goes on.
 """
 
 import errno
@@ -36,7 +37,7 @@ from nodeagent.formats.wire.launcher_protocol import (
 )
 
 START_ERROR_CODE = 128
-"""Exit code of a container that could not be started, as in container runtimes (kubelet's StartError)."""
+"""Exit code of a container whose process could not be started, as in container runtimes (kubelet: StartError)."""
 _SIGTERM = 15
 _SIGKILL = 9
 
@@ -46,29 +47,29 @@ class Unprepared(Struct, frozen=True):
 
     why: str
     is_postponed: bool = False
-    """Whether a plugin hasn't answered yet, so that its answer triggers another turn. If not, the preparation has failed."""
+    """Whether a plugin just hasn't answered yet. Its answer will wake the agent. Otherwise, the preparation has failed."""
 
 
 class Runner:
-    """Client of the launcher. Each method returns the problem, or None on success."""
+    """Client of the launcher. Methods that change something return a problem, or None after success."""
 
     def __init__(
         self, client: LauncherClient, prepare: Callable[[tuple[HeldDevice, ...]], Unprepared | None] = lambda _: None
     ) -> None:
         self._client = client
         self._prepare = prepare
-        """Function that has device plugins prepare a container's devices. Its result is None on success."""
+        """Function that has the device plugins prepare a container's devices. Its result is None if they are ready."""
         self._token = ""
-        """Token in the launcher's last answer. By the token, the launcher knows which changes the agent has already received."""
+        """Token from the launcher's last answer. The agent sends it back, so that the launcher answers with the changes since then."""
         self._listed: Mapping[str, Run] = {}
-        """Runs in the launcher's list. The same object is returned until a run changes."""
+        """Runs as listed by the launcher, by run ID. It stays the same object until a run changes."""
         self._started: dict[str, Run] = {}
         """Runs that were started after the launcher's last list."""
         self._failed: dict[str, Run] = {}
-        """Failed starts by run ID. The launcher keeps no records of failed starts."""
+        """Runs whose start failed, by run ID. Only the agent keeps them, because the launcher doesn't."""
 
     def look(self) -> Mapping[str, Run] | Problem:
-        """Return all runs of the launcher by run ID, or the problem if the launcher doesn't answer."""
+        """Return all runs by run ID, or a problem if the launcher doesn't answer."""
         try:
             changes = self._client.list_changes(self._token)
         except LauncherError as err:
@@ -165,7 +166,9 @@ class Runner:
 
 
 def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
-    """Return the environment variables that device plugins set, or a text that says why an answer can't be decoded."""
+    """Return the environment variables that device plugins request for a container. If an answer can't be decoded, return a text that says
+    so.
+    """
     if not launch.placement.device_answers:
         return ()
     from nodeagent.formats.wire.device_plugins import container_variables  # noqa: PLC0415 - few containers have such devices
@@ -179,7 +182,7 @@ def _find_plugin_variables(launch: Launch) -> tuple[tuple[str, str], ...] | str:
 
 
 def _describe_failure(failed: StartFailed, request: StartRequest) -> str:
-    """Describe the failed step, the program, and the PATH in which the program was searched for."""
+    """Describe which step of a start failed and why, with the program, and the PATH if the program wasn't found there."""
     match failed.stage:
         case StartStage.EXEC if failed.errno == errno.ENOENT and "/" not in request.argv[0]:
             # variables of a container are confidential, even its PATH, so their values aren't shown

@@ -1,4 +1,4 @@
-"""Save: make the decision durable before any action follows from it. If saving fails, the decision has no effect, except that pods end."""
+"""Step `save` of a turn: save the decision before acting on it. If this fails, the decision has no effect, except that pods end."""
 
 from collections.abc import Iterator, Mapping
 
@@ -31,23 +31,25 @@ _DECISIONS = frozenset({EventKind.POD_ADMITTED, EventKind.POD_RESIZED, EventKind
 
 
 class Saved(Struct, frozen=True):
-    """The part of the decision that takes effect."""
+    """Result of saving: the part of the decision that takes effect."""
 
     memory: TurnMemory
     turn: Turn
     took_ms: tuple[int, ...]
-    """Duration of each decision that takes effect, in milliseconds."""
+    """Durations of the decisions that take effect, in milliseconds."""
     undone: Mapping[str, str]
-    """Reasons why the turn could not fulfil requests, by pod UID."""
+    """Reasons why the turn couldn't fulfil requests, by the pods' UIDs."""
     problem: Problem | None = None
-    """Reason why the decision could not be saved. None means that the decision is saved."""
+    """Reason why the decision couldn't be saved. None means that it was saved, or didn't have to be."""
     error: int | None = None
-    """Error number (errno) of the failed save. None means that saving didn't fail, or failed without an error number."""
+    """Error number (errno) of the failed save. None means that there was no failure, or a failure without a number."""
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision, unless it only confirms starts. If saving fails, resources are neither allocated nor released. Pods still end,
-    which may free disk space.
+    """Save a decision. A decision that only confirms starts isn't saved, because a restarted agent finds them
+    out again.
+
+    If saving fails, nothing is allocated or released. Pods still end, which may free space on the disk.
     """
     memory, turn = decided.memory, decided.turn
     is_changed = turn.state != memory.state
@@ -79,7 +81,7 @@ def save(edges: Edges, decided: Decided) -> Saved:
 
 
 def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
-    """Keep only the ends of pods from a decision. All other requests are refused until saving succeeds again (E22)."""
+    """Keep only the ends of pods from a decision that couldn't be saved. Everything else is refused until saving works again (E22)."""
     memory, turn, problem = decided.memory, decided.turn, Problem.from_error(err)
     withdraw_all(edges.domains, problem)
     unsaved = tuple(_list_unsaved(memory.state, decided, f"could not be saved: {problem}"))
@@ -92,7 +94,9 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
 
 
 def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
-    """Yield each pod whose request the decision granted, with the refusal that replaces the decision because it could not be saved."""
+    """Yield each pod to which the decision would have granted something (admission, change or resume). As the decision couldn't be saved,
+    the pod has a refusal instead.
+    """
     known = {entry.pod.uid: entry for entry in state.entries}
     for entry in decided.turn.state.entries:
         if not entry.is_active or entry.deleting_since_ms is not None:
@@ -110,7 +114,7 @@ def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodE
 
 
 def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
-    """Return the pods that wait for device plugins, each with the start time of the wait."""
+    """Return the pods that wait for device plugins, each with the time since which it has been waiting."""
     before = {entry.pod.uid: entry.refusal or entry.idle_refusal for entry in memory.postponed}
     entries = []
     for entry in turn.postponed:
@@ -123,7 +127,7 @@ def _list_postponed(memory: TurnMemory, turn: Turn) -> tuple[PodEntry, ...]:
 
 
 def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) -> dict[str, str]:
-    """Return the reasons why the turn could not fulfil requests, by pod UID."""
+    """Return the reasons why the turn couldn't fulfil the requests to retry or release pods, by the pods' UIDs."""
     requested = decided.world.retried | decided.world.released
     if not requested:
         return {}
@@ -141,7 +145,7 @@ def _unfulfilled(state: NodeState, decided: Decided, problem: Problem | None) ->
 
 
 def _log_returned_cpus(edges: Edges, memory: TurnMemory, state: NodeState) -> None:
-    """Log the notes of CPU plugins about released CPUs, once the release is saved."""
+    """Log what CPU plugins have noted about released CPUs. Called only after the release is saved."""
     for note in list_plugin_notes(memory.node.managers, memory.state.promises, state.promises):
         log = edges.log.warning if note.has_failed else edges.log.info
         entry = memory.state.entry(note.pod_uid)

@@ -1,4 +1,6 @@
-"""Files in the runtime directory that are derived from the state. They are written only if they differ, and removed with their pods."""
+"""Synchronization of files in the runtime directory with the state: write a file only if its content differs, and remove files of ended
+pods.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -16,17 +18,17 @@ def sync_files(
     text: Callable[[T], bytes],
     alive: Callable[[], None],
 ) -> tuple[Problem, ...]:
-    """Write and remove files until they match the wanted content.
+    """Write and remove files until the directory contains what is wanted.
 
     Args:
-        files: directory of the files.
-        held: known content by file, or None for a file with other content. The mapping is updated.
-        wanted: wanted content by file. None means that the file isn't changed.
+        files: access to the directory.
+        held: known content by file name. None means an unknown content. The mapping is updated.
+        wanted: wanted content by file name. None means that the file is left as it is.
         text: function that encodes a content.
-        alive: function called before each write and removal.
+        alive: function that is called before each write or removal.
 
     Returns:
-        Problems, one for each cause of failure. The next turn tries the failed files again.
+        Problems, one for each cause. The next turn tries the failed files again.
     """
     failed: dict[int | None, Problem] = {}
     for name in sorted(held.keys() - wanted.keys()):

@@ -1,4 +1,4 @@
-"""Tell: write the files that tell containers, and programs that use claims, their CPUs, memory and devices."""
+"""Step `tell` of a turn: write the placement files for containers, and the status documents of claims for other programs."""
 
 from collections.abc import Mapping
 
@@ -11,6 +11,6 @@ from nodeagent.daemon.turn.problem import Problem
 def tell(
     edges: Edges, state: NodeState, placed: Mapping[str, ContainerPlacement], *, rescan: bool
 ) -> tuple[Problem, ...]:
-    """Write the placement files of containers and the status documents of claims. Return the problems."""
+    """Write the containers' placement files and the claims' status documents. Return the problems."""
     unwritten = edges.placements.keep(state, placed, rescan=rescan, alive=edges.alive)
     return unwritten + edges.claim_statuses.keep(state, rescan=rescan, alive=edges.alive)

@@ -1,4 +1,4 @@
-"""Wake-ups of the deciding thread. A wake-up consists only of a reason, so equal wake-ups are merged."""
+"""Wake-ups of the deciding thread. A wake-up is only a reason, without data, so that several with the same reason become one."""
 
 import enum
 import threading
@@ -23,22 +23,24 @@ class WakeUpReason(enum.Enum):
 
 
 READ_EVERYTHING = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.RELOAD})
-"""Reasons for which a turn reads all cgroups again, even unchanged cgroups."""
+"""Reasons for which a turn reads all cgroups, including those without reported changes."""
 READ_SOURCES = frozenset({WakeUpReason.START, WakeUpReason.MANIFESTS, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons for which a turn reads the sources of pods again. A turn with only other reasons uses the last result."""
+"""Reasons for which a turn reads the sources of pods. For all other reasons, it uses the result of the last reading."""
 READ_MACHINE = frozenset({WakeUpReason.START, WakeUpReason.HOTPLUG, WakeUpReason.TIMER, WakeUpReason.RELOAD})
-"""Reasons for which a turn reads the machine again."""
+"""Reasons for which a turn reads the machine."""
 
 
 class Rescans:
-    """Timer that adds the reason TIMER once per period, even if other reasons wake the thread often."""
+    """Timer that adds the reason TIMER once per period, even if the deciding thread is often woken for other reasons and so never waits
+    that long.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last_seconds = clock()
 
     def add_timer(self, reasons: frozenset[WakeUpReason], period_seconds: float) -> frozenset[WakeUpReason]:
-        """Return the reasons of the next turn, with TIMER if the period has passed without it."""
+        """Return the reasons, and TIMER with them if a period has passed since the last TIMER."""
         now = self._clock()
         if now - self._last_seconds >= period_seconds:
             reasons |= {WakeUpReason.TIMER}
@@ -48,7 +50,7 @@ class Rescans:
 
 
 class Wakeups:
-    """Set of reasons for the next turn. Any thread or signal handler can add reasons; the deciding thread takes them."""
+    """Reasons for the next turn. Any thread or signal handler may add reasons, and the deciding thread takes them all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._condition = threading.Condition(threading.RLock())
@@ -61,7 +63,7 @@ class Wakeups:
             self._condition.notify()
 
     def wait(self, timeout_seconds: float) -> frozenset[WakeUpReason]:
-        """Wait for a reason, and take all reasons. After the timeout, the reason is TIMER."""
+        """Wait until there is a reason, and take all reasons. If there is none before the timeout, return only TIMER."""
         deadline = self._clock() + timeout_seconds
         with self._condition:
             while not self._reasons:

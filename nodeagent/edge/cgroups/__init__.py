@@ -1,1 +1,1 @@
-"""cgroup v2: reading and writing the tree of cgroups, entering a cgroup, and watching the tree."""
+"""Access to cgroup v2: reading, changing and watching the pods' cgroups, and entering a cgroup."""

@@ -1,6 +1,7 @@
-"""Entry into a cgroup: this process moves itself into a container's cgroup, and reads its current cgroup and CPUs.
+"""Entry into a cgroup: move the current process into a container's cgroup, and read the process's own cgroup
+and CPUs.
 
-The command `job` imports this module at every start, so this module imports little.
+This module imports little, because the command `job` imports it at every start.
 """
 
 import errno
@@ -11,7 +12,7 @@ from nodeagent.errors import NodeAgentError
 
 
 class CgroupEntryError(NodeAgentError):
-    """Entering a cgroup failed, or the process's own cgroup and CPUs can't be read."""
+    """This process can't enter a cgroup, or can't read its own cgroup or CPUs."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -19,10 +20,11 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
-    """Return the populated cgroups directly below a container's cgroup, and the populated cgroups directly below its child `payload`.
+    """Return the names of the populated cgroups directly below a container's cgroup and directly below its
+    child `payload`.
 
     Raises:
-        CgroupEntryError: a cgroup cannot be read.
+        CgroupEntryError: a cgroup can't be read.
     """
     try:
         names = _list_children(directory)
@@ -47,7 +49,7 @@ def _is_populated(directory: str) -> bool:
 
 
 def enter_cgroup(directory: str) -> None:
-    """Move this process into a cgroup, and reset its CPU affinity.
+    """Move this process into a cgroup, after resetting its CPU affinity so that it may use all CPUs there.
 
     Raises:
         CgroupEntryError: the kernel refuses the move.
@@ -65,13 +67,13 @@ def enter_cgroup(directory: str) -> None:
 
 
 def reset_affinity() -> None:
-    """Let this process run on all CPUs of its cgroup.
+    """Allow this process to run on all CPUs of its cgroup, now and after each move to another cgroup.
 
-    Since kernel 6.2, the kernel keeps the affinity mask that was requested earlier, by systemd's CPUAffinity= or taskset
-    (sched_setaffinity(2)). The kernel applies this mask in every later cgroup, too. A mask of all CPUs removes the restriction.
+    Without this reset, an affinity mask set earlier by systemd's CPUAffinity= or taskset would limit the process in every cgroup. Since
+    version 6.2, the kernel keeps such a mask (sched_setaffinity(2)). A mask of all CPUs removes the limit.
 
     Raises:
-        CgroupEntryError: the kernel refuses.
+        CgroupEntryError: the kernel refuses the mask.
     """
     try:
         os.sched_setaffinity(0, range(MOST_CPUS))
@@ -80,10 +82,10 @@ def reset_affinity() -> None:
 
 
 def read_own_cgroup() -> str:
-    """Return the cgroup v2 path of this process as the kernel reports it.
+    """Return this process's cgroup v2 path, as in /proc/self/cgroup.
 
     Raises:
-        CgroupEntryError: /proc/self/cgroup has no cgroup v2.
+        CgroupEntryError: the file can't be read or has no line for cgroup v2.
     """
     path = "/proc/self/cgroup"
     try:
@@ -101,7 +103,7 @@ def read_own_cgroup() -> str:
 
 
 def read_own_cpus() -> str:
-    """Return the CPUs on which this process may run (`Cpus_allowed_list`), as the canonical text of a CpuSet.
+    """Return the CPUs on which this process may run (`Cpus_allowed_list`), in the text form of a CpuSet.
 
     Raises:
         CgroupEntryError: /proc/self/status can't be read.
@@ -118,7 +120,7 @@ def read_own_cpus() -> str:
 
 
 def _read(path: str) -> str:
-    """Read a kernel file (in /proc, /sys or a cgroup) with a single read call."""
+    """Read a kernel file (in /proc, /sys or a cgroup) by a single system call."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MOST_BYTES).decode(errors="replace")

@@ -1,1 +1,1 @@
-"""Files on disk: state files, manifests and placement files."""
+"""Access to files on disk: state files, manifests and placement files."""

@@ -1,4 +1,4 @@
-"""Watch of the manifest directory, which wakes the agent when the directory may have changed."""
+"""Watch of the manifest directory. It wakes the agent when the directory may have changed."""
 
 import os
 import threading
@@ -33,18 +33,20 @@ _WANTED: list[type[FileSystemEvent]] = [
     FileModifiedEvent,
     FileMovedEvent,
 ]
-"""Events that wake the agent. The agent's own scan opens and closes files, which must not wake the agent again."""
+"""Events that wake the agent. Opening and closing without writing aren't among them, because the agent itself does so when it reads the
+manifests.
+"""
 
 _MANY = 32
-"""Number of changed names from which on every file counts as changed, because the kernel's event queue may have overflowed. watchdog
-doesn't report an overflow.
+"""Number of reported names from which on every file counts as changed. The kernel's event queue may then have overflowed, and the package
+watchdog doesn't report this.
 """
 
 _DirectoryIdentity = tuple[int, int]
 
 
 class ManifestWatchError(NodeAgentError):
-    """The kernel refuses to watch the manifest directory. The periodic rescan still finds every change."""
+    """The kernel refuses to watch the manifest directory. The agent finds changes at its periodic rescans."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         self.path = path
@@ -55,11 +57,12 @@ class ManifestWatchError(NodeAgentError):
 
 
 class ManifestWatch:
-    """Watch of the directory and of its parent, because the directory may be created or removed.
+    """Watch of the manifest directory. Its parent is watched, too, because the directory may be created or
+    removed.
 
     Args:
         directory: absolute path of the directory, which need not exist.
-        wake: function that the watch's thread calls often. It must be quick and must not raise.
+        wake: function that wakes the agent. The watch's thread calls it often, so it must be quick, and it must not raise an exception.
     """
 
     def __init__(self, directory: str, wake: Callable[[], None]) -> None:
@@ -69,19 +72,20 @@ class ManifestWatch:
         self._observer: BaseObserver | None = None
         self._watches: dict[str, tuple[_DirectoryIdentity, ObservedWatch]] = {}
         self._changed: deque[str] = deque(maxlen=_MANY)
-        """Names of changed files in the most recent events."""
+        """Names of changed files in the latest events."""
         self._is_new = False
-        """Whether the watch has begun since the last call of `take_changed`. Changes from before the watch are then unknown."""
+        """Whether the directory's watch has begun since the last call of `take_changed`. Any file may have changed before it began."""
         self._replaced = threading.Event()
-        """Event that is set when the directory was created or removed. Inode numbers don't show this, because a new directory often gets
-        the old number.
+        """Event that is set when the directory is created or removed. Comparing inode numbers isn't enough, because a new directory often
+        has the number of the old one.
         """
 
     def renew(self) -> bool:
-        """Watch the current directory, and return whether it exists. Call this cheap method before every scan.
+        """Watch the directory that exists now. Return whether there is one. Call this method before each scan; if nothing was replaced, it
+        does little.
 
         Raises:
-            ManifestWatchError: the kernel refuses.
+            ManifestWatchError: the kernel refuses to watch a directory.
         """
         if self._observer is None:
             try:
@@ -143,7 +147,7 @@ class ManifestWatch:
 
 
 class _ManifestHandler(FileSystemEventHandler):
-    """Handler of file system events, in watchdog's thread."""
+    """Handler of the events, which watchdog calls in a thread of its own."""
 
     def __init__(
         self, directory: str, changed: deque[str], replaced: threading.Event, wake: Callable[[], None]

@@ -1,7 +1,7 @@
-"""Reader of the files in the manifest directory.
+"""Reader of the manifest files.
 
-Symbolic links are followed, because configuration tools install a file by swapping a link (`..data`). kubelet follows links, too. A user
-who can write to this directory can start processes as root anyway.
+Symbolic links are followed, as by kubelet, because configuration tools install files by replacing a link (`..data`). This gives nobody
+additional rights, because a user who can write to the directory can start processes as root in any case.
 """
 
 import errno
@@ -23,23 +23,23 @@ from nodeagent.core.model.rotation import Rotation
 from nodeagent.errors import NodeAgentError
 
 MAX_FILES = 10_000
-"""Maximum number of manifests per directory. Further files in name order are not read."""
+"""Maximum number of manifests that are read in a directory, in the order of their names."""
 MAX_OTHER_FILES = 20
-"""Maximum number of listed files that aren't manifests. Further files in name order are not listed."""
+"""Maximum number of listed files that aren't manifests, in the order of their names."""
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 20
 """Maximum total size of all manifests, in bytes."""
 MAX_READINGS = 3
-"""Maximum number of readings per scan if the directory changes during each reading."""
+"""Maximum number of readings per scan. A reading is repeated if the directory has changed meanwhile."""
 
 LOCK_SECONDS = 10
-"""Seconds that a command waits for another command that writes manifests."""
+"""Seconds for which a command waits until another command has finished writing manifests."""
 _LOCK_PAUSE_SECONDS = 0.05
 _TICK_NS = 50_000_000
 _PID_BYTES = 32
 
 SUFFIXES = (".yaml", ".yml", ".json")
-"""File name suffixes of manifests. All other files in the directory (`web.yaml.bak`, `notes.txt`, an editor's own files) are ignored."""
+"""Name endings of manifests. The agent doesn't read other files, such as `web.yaml.bak` or `notes.txt`."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -53,11 +53,13 @@ _SHOWN_BY = {
     "ProtectHome=no": ("home", "root", "run/user"),
     "PrivateTmp=no": ("tmp", "var/tmp"),
 }
-"""Settings for nodeagent.service that make these directories visible to the agent."""
+"""Settings of nodeagent.service, each with the directories that it makes visible to the agent."""
 
 
 def _explain_hidden(path: str) -> str:
-    """Explain which setting of the unit hides a directory from the agent. The result is empty if no setting hides it."""
+    """Return a text that names the setting of nodeagent.service without which the agent can't see a directory. Empty means that no setting
+    hides it.
+    """
     for setting, roots in _SHOWN_BY.items():
         for root in roots:
             if path.startswith(f"/{root}/"):
@@ -79,80 +81,84 @@ class ManifestDirectoryError(NodeAgentError):
 
 
 class ManifestLockError(NodeAgentError):
-    """Manifests can't be written now."""
+    """A command can't write manifests now, because it isn't allowed to or another command is writing."""
 
 
 class ManifestFile(Struct, frozen=True):
-    """Content of a file in the manifest directory, or the reason why it is missing."""
+    """File in the manifest directory, with its content or the reason why it couldn't be read."""
 
     name: str
     content: bytes | None
-    """Content of the file. None means that the file can't be read now, so that its pods stay unchanged."""
+    """Content of the file. None means that it can't be read now. The file's pods then stay as they are."""
     problem: str | None = None
-    """Reason why the content is missing, with the file's path."""
+    """Reason why the file couldn't be read, with its path. None means that it was read."""
     being_written: bool = False
-    """Whether the problem is temporary because another process has the file open for writing."""
+    """Whether the file wasn't read because a process has it open for writing. This normally ends soon."""
 
 
 class ManifestScan(Struct, frozen=True):
     files: tuple[ManifestFile, ...]
-    """Manifests in name order. Hidden files and subdirectories are left out."""
+    """Manifests in the order of their names, without hidden files and subdirectories."""
     unread: int = 0
     """Number of manifests that were not read, because there are more than MAX_FILES."""
     others: tuple[str, ...] = ()
-    """Names of other visible files, in name order, without editors' backups."""
+    """Names of the visible files that aren't manifests, in order, without editors' backup files."""
     is_partial: bool = False
-    """Whether the directory changed during each reading. A renamed file may then be missing under both its names."""
+    """Whether the directory changed during each reading. A file that was renamed meanwhile may be missing under both names."""
 
 
 class ReadFile(Struct, frozen=True):
-    """File as of its last reading, with a stamp of the file's status. A change of the file changes the stamp."""
+    """File as it was last read, with a stamp by which a change is recognized (see `_stamp`)."""
 
     file: ManifestFile
     stamp: tuple[int, ...]
     is_certain: bool
-    """Whether every later change of the file will change the stamp. If not, the file is read at each scan."""
+    """Whether any later change of the file is certain to change the stamp. If not, each scan reads the file."""
 
 
 class KnownManifests(Struct):
-    """Last readings of a directory, kept so that unchanged files aren't read again."""
+    """Files of a directory as they were last read, so that unchanged files aren't read again."""
 
     files: dict[str, ReadFile] = field(default_factory=dict)
-    """Files by name, as found by the last scan."""
+    """Files found by the last scan, by name."""
     uncertain: set[str] = field(default_factory=set)
-    """Names of the files that are read at every scan."""
+    """Names of the files that each scan must read, because a change might not change their stamps."""
     version: tuple[int, int] | None = None
-    """The directory's ctime and inode at the last complete scan. None means that another complete scan is needed."""
+    """Ctime and inode of the directory at the last complete scan. None means that the next scan must be complete."""
     left_bytes: int = MAX_TOTAL_BYTES
-    """Size that further files may have together."""
+    """Size in bytes that is left for further files until the limit for all files is reached."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
 
 class _Listing(Struct, frozen=True):
     names: dict[str, int]
-    """Inode numbers of the manifests to read, by name and in the order of the names."""
+    """Inode numbers of the manifests to read, by name, in the order of the names."""
     unread: int
     others: tuple[str, ...]
     version: tuple[int, int]
-    """Ctime of the directory, and a hash of all names with their inodes, because several changes may have the same ctime."""
+    """Ctime of the directory, with a hash of all names and inodes. The hash shows changes that leave the ctime the same because they are
+    too close in time.
+    """
     is_certain: bool
-    """Whether every later change of the directory will change its ctime."""
+    """Whether any later change of the directory is certain to change its ctime."""
 
 
 @contextmanager
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
-    """Lock the manifests against other commands. Wait at most LOCK_SECONDS for another command.
+    """Lock the manifests against other commands during the `with` block. If another command has the lock,
+    wait up to LOCK_SECONDS.
 
-    The lock is on a temporary file that only the file's owner can open. The directory itself could be locked by every user who can read it.
+    A hidden file is locked that only its owner can open, not the directory itself, which any user with read access could lock and so block
+    everyone.
 
     Args:
-        path: the directory, or the only manifest.
-        hint: next step, for an error message, if this user may not write to the directory.
+        path: the manifest directory, or the only manifest.
+        hint: hint of the error if this user may not write to the directory.
 
     Raises:
         ManifestDirectoryError: the path doesn't exist.
-        ManifestLockError: the directory isn't writable, or another command has the lock.
+        ManifestLockError: the directory isn't writable, or another command still has the lock.
     """
     place = Path(path)
     try:
@@ -188,7 +194,9 @@ def _acquire_lock(lock: Path, path: str) -> int:
 
 
 def _try_lock(handle: int, lock: Path) -> bool:
-    """Lock the file and write this process's pid into it. Return False if another process has the lock, or has just removed the file."""
+    """Lock the lock file, and write this process's PID into it. Return False if another process has the lock, or has removed the file
+    meanwhile.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(handle), lock.lstat()):
@@ -204,18 +212,20 @@ def _try_lock(handle: int, lock: Path) -> bool:
 def scan_manifests(
     path: str, known: KnownManifests | None = None, part: float = 1.0, changed: AbstractSet[str] = frozenset()
 ) -> ManifestScan:
-    """Read all manifests of a directory, or the only manifest if the path is a regular file (as kubelet's staticPodPath).
+    """Read the manifests in a directory. If the path is a regular file, read it as the only manifest, like
+    kubelet's staticPodPath.
+
+    If nothing has changed since the last scan, the result is the same object as before.
 
     Args:
         path: the directory or manifest.
-        known: the last readings, which are updated. Unchanged files aren't read again.
-        part: fraction of the known files, 0 to 1, that is checked for changes although no change was reported. New and replaced files,
-            symbolic links, and files that could not be read are always checked. If nothing has changed, the result is the same object as
-            before.
-        changed: names of further files to check. If `part` is 0, files that another machine has replaced are found by a later scan.
+        known: files as last read, which are updated. Unchanged files aren't read again.
+        part: fraction, from 0 to 1, of the known files to check for changes that weren't reported. Some files are always checked: new and
+            replaced ones, symbolic links, and those that could not be read.
+        changed: names of further files to check. If `part` is 0, a file that another machine has replaced is found only by a later scan.
 
     Raises:
-        ManifestDirectoryError: the directory is missing or can't be read.
+        ManifestDirectoryError: the directory doesn't exist or can't be read.
     """
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -260,7 +270,7 @@ def _version(directory_fd: int) -> tuple[int, int]:
 
 
 def _may_have_changed(directory_fd: int, known: KnownManifests, doubted: AbstractSet[str]) -> bool:
-    """Return whether the directory, or one of the files that are checked this time, has changed since the last scan."""
+    """Return whether the directory, or a file that this scan checks, has changed since the last scan."""
     if known.version != _version(directory_fd):
         return True
     names = known.uncertain | (doubted & known.files.keys())
@@ -277,8 +287,8 @@ _INODE, _CTIME, _MODE = 1, 4, 5
 _stamp: Callable[[os.stat_result], tuple[int, ...]] = attrgetter(
     "st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns", "st_mode"
 )
-"""Function that returns the stamp: the values of a file's status that change whenever the file changes. The inode number is at _INODE, the
-ctime at _CTIME, and the mode at _MODE.
+"""Function that computes a file's stamp: those status values of which at least one changes with every change of the file. _INODE, _CTIME
+and _MODE are the positions of three of them.
 """
 
 
@@ -316,7 +326,7 @@ def _sort_names(names: Iterable[str]) -> list[str]:
 
 
 def _read_version(directory_fd: int) -> tuple[int, int]:
-    """Return the directory's present version, as in `_Listing.version`."""
+    """Compute the current version of the directory, as in `_Listing.version`."""
     entries_hash, changed_ns = 0, os.fstat(directory_fd).st_ctime_ns
     with os.scandir(directory_fd) as entries:
         for entry in entries:
@@ -334,7 +344,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
 def _read_all(
     directory_fd: int, path: str, names: Mapping[str, int], known: KnownManifests, doubted: AbstractSet[str]
 ) -> tuple[list[ManifestFile], bool]:
-    """Return the files, and whether all of them still existed when they were read. `known` is updated."""
+    """Read the files, or reuse them from `known`, which is updated. Return the files, and whether none had disappeared meanwhile."""
     files: list[ManifestFile] = []
     is_whole, left_bytes = True, MAX_TOTAL_BYTES
     before, known.files, known.uncertain = known.files, {}, set()
@@ -363,11 +373,12 @@ def _read_all(
 
 
 def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: AbstractSet[str]) -> ManifestScan | None:
-    """Check only the files with these names, the new files, and the files that are checked each time. `known` is updated.
+    """Check only files with these names, new files, and files that each scan must read. Update `known`.
 
     Returns:
-        The manifests. None means that each file must be checked: for instance, a known file that is missing or replaced may have another
-        file's name by now.
+        The manifests. None means that this isn't enough and all files must be checked, for instance because a known file is missing and may
+            now have
+        another name.
     """
     last, files, uncertain, left_bytes = known.last, dict(known.files), set(known.uncertain), known.left_bytes
     version, present = _version(directory_fd), set(os.listdir(directory_fd))
@@ -408,10 +419,10 @@ def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: Ab
 
 
 def _read_stamped(directory_fd: int, path: str, name: str, stamp: tuple[int, ...], left_bytes: int) -> ReadFile | None:
-    """Read a file that had this stamp before. None means that the name is a directory's.
+    """Read a file, and keep the stamp that it had before. None means that the name belongs to a directory.
 
     Raises:
-        FileNotFoundError: the file doesn't exist any more.
+        FileNotFoundError: the file was removed meanwhile.
     """
     found = _read(directory_fd, name, f"{path}/{name}", min(left_bytes, MAX_FILE_BYTES))
     if found is None:
@@ -427,15 +438,17 @@ def _is_link(directory_fd: int, name: str) -> bool:
 
 
 def _is_certain(changed_ns: int) -> bool:
-    """Return whether a change from now on will get a later ctime. The kernel's clock ticks are at most 10 ms long."""
+    """Return whether any change from now on gets a later ctime than `changed_ns`. It does once a few ticks of the kernel's clock (10 ms at
+    most) have passed.
+    """
     return time.time_ns() - changed_ns > _TICK_NS
 
 
 def _read(directory_fd: int | None, name: str, path: str, max_bytes: int) -> ManifestFile | None:
-    """Read one file. None means that the path is a directory.
+    """Read a file. None means that the path is a directory.
 
     Raises:
-        FileNotFoundError: the file doesn't exist any more.
+        FileNotFoundError: the file was removed meanwhile.
     """
     printable = _make_printable(name)
     if printable != name:
@@ -498,10 +511,11 @@ def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> Manifest
 
 @contextmanager
 def _hold_lease(file: int) -> Iterator[bool]:
-    """Take a read lease (fcntl(2), F_SETLEASE). Yield False if a process has the file open for writing.
+    """Hold a read lease on a file (fcntl(2), F_SETLEASE) during the `with` block. Yield False if a process
+    has the file open for writing.
 
-    A later writer waits until the lease is released, so that a half-written file is never read. If leases aren't possible (network file
-    systems, files of other users), the file counts as complete.
+    With the lease, a process that opens the file for writing has to wait, so no half-written content is read. Where leases aren't possible
+    (on network file systems, or for another user's files), True is yielded without a lease.
     """
     try:
         # The kernel announces a waiting writer by a signal. SIGIO would end the process; SIGURG is ignored by default.

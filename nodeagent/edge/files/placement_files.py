@@ -1,7 +1,7 @@
-"""Placement files, from which processes of containers read their CPUs: one file per container, in a directory per pod, readable by all
-users.
+"""Placement files, from which the processes of containers read their CPUs. There is one file per container, in one directory per pod,
+readable by all users.
 
-A file is replaced atomically, so that readers never see a half-written file. A watch of the directory then reports one rename.
+Files are replaced atomically, so nobody reads half-written content. A watch of the directory sees each replacement as one rename.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def _make_error(verb: str, path: Path, err: OSError) -> PlacementFileError:
 
 
 class PlacementFiles:
-    """Directory of placement files, which are named `POD/CONTAINER`."""
+    """Directory of placement files. Each file's name in it is `POD/CONTAINER`."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -66,12 +66,12 @@ class PlacementFiles:
             raise _make_error("read", self._directory, err) from err
 
     def read(self, pods: Collection[str] | None = None) -> dict[str, bytes | None]:
-        """Return the content of each file by its path in the directory.
+        """Return the content of each file by its name in the directory.
 
-        The content is None for a path that `write` didn't create, and for an empty directory.
+        The content is None if `write` can't have created the entry (another type, mode or size), and for an empty directory.
 
         Args:
-            pods: the pods whose files are read. None means all pods.
+            pods: names of the pods whose files are read. None means all pods.
 
         Raises:
             PlacementFileError: the directory can't be read.
@@ -91,10 +91,10 @@ class PlacementFiles:
         return found
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file's content. Symbolic links in the path are replaced, and not followed.
+        """Replace a file's content atomically. A symbolic link in the path is replaced instead of followed.
 
         Raises:
-            PlacementFileError: the write failed. The file has its old content, and no temporary file is left.
+            PlacementFileError: the write failed. The file still has its old content.
         """
         path = self._directory / name
         temporary = path.with_name(f".{path.name}.new")
@@ -115,7 +115,8 @@ class PlacementFiles:
             raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
-        """Remove an entry that `read` found. The pod's directory is removed with its last file.
+        """Remove a file or other entry that `read` found. Also remove the pod's directory if it is then
+        empty.
 
         Raises:
             PlacementFileError: the entry could not be removed.

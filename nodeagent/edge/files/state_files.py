@@ -1,6 +1,4 @@
-"""Files that survive a crash. They are written atomically, read with a size limit, renamed if unusable, and locked against a second
-agent.
-"""
+"""Files that survive a crash: written atomically, read with a size limit, renamed if unusable, and locked against a second agent."""
 
 import contextlib
 import enum
@@ -30,7 +28,7 @@ class StateFileError(NodeAgentError):
 
 
 _LINKLESS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
-"""Error numbers of file systems without hard links."""
+"""Error numbers that mean that the file system can't create a hard link."""
 _HINTS = {
     errno.ENOSPC: "make room: `df` shows the file system, `df -i` its inodes; the agent tries again by itself",
     errno.EDQUOT: "raise the disk quota of the agent's user (`quota`); the agent tries again by itself",
@@ -54,40 +52,42 @@ def _make_error(verb: str, path: str, err: OSError, hint: str | None = None) -> 
 
 
 def temporary_path(path: str) -> str:
-    """Return the path of the temporary file with which `path` is replaced. The name is always the same, so that the next write removes a
-    leftover file.
+    """Return the path of the temporary file that replaces `path`. It is always the same, so the next write removes a file that a crash has
+    left.
     """
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.new"
 
 
 class Sync(enum.Enum):
-    """Guarantee about a file's content after a write and a loss of power. docs/reliability.md lists the value for each file."""
+    """Guarantee about a file's content if the power fails after a write. docs/reliability.md lists the guarantee for each file."""
 
     DURABLE = enum.auto()
-    """Guarantee of the new content. The file is synced before the rename, and the directory afterwards."""
+    """The new content. The file is synced before the rename, and the directory after it."""
     WHOLE = enum.auto()
-    """Guarantee of either the old or the complete new content. Only the file is synced."""
+    """Either the old or the new content, complete. Only the file is synced."""
     NONE = enum.auto()
-    """No guarantee; the file may even be empty. Nothing is synced."""
+    """None; the file may even be empty. Nothing is synced."""
 
 
 def write_atomically(
     path: str, content: bytes, *, mode: int = 0o600, sync: Sync = Sync.DURABLE, hint: str | None = None
 ) -> None:
-    """Replace the file's content. If the process is killed at any time, the file has either its old or its new content.
+    """Replace a file's content atomically. If the process is killed, the file has either its old or its new
+    content.
 
-    The caller must hold the directory's lock, so that there is only one writer.
+    The caller must hold the lock of the directory, because two writers would use the same temporary file.
 
     Args:
         path: the file.
-        content: the complete content.
+        content: the complete new content.
         mode: permissions of the file.
-        sync: guarantee after a loss of power.
-        hint: next step after a failure, for a file outside the state directory.
+        sync: guarantee if the power fails.
+        hint: hint of the error, for a file outside of the state directory.
 
     Raises:
-        StateFileError: the write failed. The file has its old content, or new content that isn't durable yet. The write can be repeated.
+        StateFileError: the write failed. The file has its old content, or its new content without the guarantee of `sync`. The caller may
+            repeat the write.
     """
     temporary = temporary_path(path)
     try:
@@ -107,10 +107,10 @@ def write_atomically(
 
 
 def remove(path: str) -> None:
-    """Remove a file, and a temporary file left by a crash. Both may be missing.
+    """Remove a file, and the temporary file that a crash may have left. Neither has to exist.
 
     Raises:
-        StateFileError: the file could not be removed.
+        StateFileError: a file could not be removed.
     """
     try:
         _remove_if_there(path)
@@ -138,7 +138,7 @@ def _write_new(path: str, content: bytes, mode: int, *, syncs: bool) -> None:
 
 
 def _sync_directory(path: str) -> None:
-    """Sync a directory, which makes a rename in it durable (fsync(2), notes)."""
+    """Sync a directory, so that a rename in it survives a power loss (fsync(2), notes)."""
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -151,11 +151,11 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
     Args:
         path: the file.
-        max_bytes: the largest accepted size of the file.
-        follow_symlinks: whether the last part of the path may be a symbolic link, as it may for files that an administrator installs.
+        max_bytes: the maximum accepted size.
+        follow_symlinks: whether `path` may be a symbolic link. Allowed for files that an administrator installs.
 
     Raises:
-        StateFileError: the file cannot be read, is not a regular file, or is too large.
+        StateFileError: the file can't be read, isn't a regular file, or is too large.
     """
     # without O_NONBLOCK, opening a FIFO would wait for a writer
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_symlinks else os.O_NOFOLLOW)
@@ -193,10 +193,11 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
 
 def set_aside(path: str) -> str:
-    """Give an unusable file a second name, `PATH.aside-N`, and return that name. An existing file is never overwritten.
+    """Give an unusable file a second name, `PATH.aside-N`, so that the next write doesn't destroy its
+    content. Return the second name.
 
-    The file keeps its first name until the next write replaces it. After a crash in between, the next start finds the second name and
-    doesn't add a third name. Entries that aren't regular files are renamed.
+    The file keeps its first name, too, until the next write replaces it. If the agent crashes before this write, the next start finds the
+    second name and doesn't add a third. An entry that isn't a regular file is renamed instead. No existing file is overwritten.
 
     Raises:
         StateFileError: the second name could not be created.
@@ -231,7 +232,7 @@ def _add_second_name(path: str) -> str:
 
 
 class DirectoryLock:
-    """Lock on a directory. It lasts until `release`, or until the process ends."""
+    """Lock on a directory. It ends with `release`, the `with` block, or the process."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
@@ -254,11 +255,11 @@ class DirectoryLock:
 def lock_directory(path: str) -> DirectoryLock:
     """Lock a directory against other agents.
 
-    The directory itself is locked, which works on a full or read-only file system. A file in the directory contains the pid of the process
-    with the lock.
+    The lock is on the directory itself, so it also works if the file system is full or read-only. For the error message of other agents,
+    the process with the lock writes its PID into a file in the directory.
 
     Raises:
-        StateFileError: another agent uses the directory, or the directory cannot be opened.
+        StateFileError: another agent has the lock, or the directory can't be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,1 +1,1 @@
-"""Files and events of the kernel outside of cgroups: /sys, /proc, tracefs, uevents, interrupts, kernel threads."""
+"""Access to kernel files and events outside of cgroups: /sys, /proc, tracefs, uevents, interrupts, kernel threads."""

@@ -1,4 +1,4 @@
-"""Device files of a PCI function. Each call searches for the files again, because device numbers may change at each boot."""
+"""Device files of PCI functions. They are searched anew in each call, because device numbers aren't the same after each boot."""
 
 import os
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from nodeagent.formats.kernel.pci_devices import PCI, is_address
 from nodeagent.formats.kernel.sysfs_sample import SysfsError
 
 _MOST_DIRECTORIES = 20_000
-"""Maximum number of directories searched below a PCI function. A card with 128 RDMA queues has about a thousand."""
+"""Maximum number of directories to search below a PCI function. For comparison, a card with 128 RDMA queues has about a thousand."""
 _SKIPPED_DIRECTORIES = frozenset(
     {"msi_irqs", "power", "queues", "statistics", "counters", "hw_counters", "link", "wakeup"}
 )
 
 
 def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
-    """Return the device files of a function, sorted by path. A network interface has no device files.
+    """Return the device files of a PCI function, sorted by path. A network interface has none.
 
     Raises:
         SysfsError: the function doesn't exist, or its directory in /sys can't be read.
@@ -34,7 +34,7 @@ def find_device_files(address: str, root: str = "/") -> tuple[DeviceFile, ...]:
 
 
 def _find_below(function: Path, disks: Path) -> Iterator[DeviceFile]:
-    """Find the device files below a function, and the device files of its multipath disks. Functions behind a bridge are left out."""
+    """Yield the device files below a PCI function, and those of its multipath disks. PCI functions behind a bridge aren't searched."""
     for count, (directory, below, _) in enumerate(os.walk(function)):
         if count > _MOST_DIRECTORIES:
             raise SysfsError(str(function), f"it has more than {_MOST_DIRECTORIES} directories")
@@ -59,7 +59,7 @@ def _read_file_in(directory: Path) -> Iterator[DeviceFile]:
 
 
 def _read_link(path: Path) -> str:
-    """Return the last part of a link's target, or an empty text if the link doesn't exist."""
+    """Return the last part of a symbolic link's target. Empty means that the link doesn't exist."""
     try:
         return path.readlink().name
     except OSError:

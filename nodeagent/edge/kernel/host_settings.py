@@ -1,4 +1,6 @@
-"""Host settings that name CPUs or are specific to a CPU, read from /proc and /sys. A privileged process writes them."""
+"""Host settings in files below /proc and /sys that contain CPUs or belong to a single CPU. Reading them needs no privileges; the launcher
+writes them.
+"""
 
 import errno
 import os
@@ -23,24 +25,27 @@ from nodeagent.formats.kernel.host_files import (
 from nodeagent.formats.manifest.pod_schema import PCI_ADDRESS
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EINVAL})
-"""Errors for a missing setting, such as XPS with only one queue. EINVAL means that a queue isn't in a traffic class, or that another device
-has its XPS (xps_cpus_show in net/core/net-sysfs.c).
+"""Errors for a setting that doesn't exist, such as XPS of an interface with one queue. EINVAL is returned if a queue belongs to no traffic
+class, or if another device has its XPS (xps_cpus_show in net/core/net-sysfs.c).
 """
 _NODES = "sys/devices/system/node"
 _MOST_BYTES = 65536
-"""Maximum size of a setting's file in bytes. The longest file contains a mask of 8,192 CPUs."""
+"""Maximum number of bytes read at once. The longest file is a mask of 8,192 CPUs."""
 
 
 class HostSettingsFiles:
-    """Settings that are files below /proc and /sys."""
+    """Reader and writer of the settings in files below /proc and /sys."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._nodes: dict[str, tuple[int, str]] = {}
-        """NUMA node of each interrupt's device, by interrupt number. An inode number identifies the instance of the interrupt."""
+        """NUMA node of each interrupt's device, by interrupt number. The inode number with it tells whether the interrupt was freed and
+        allocated anew.
+        """
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
-        """Read the changeable settings of these kinds. Settings that disappear meanwhile are left out.
+        """Read the settings of these kinds that can be changed. Settings that disappear during the reading
+        are left out.
 
         Raises:
             HostFileError: a setting can't be read or parsed.
@@ -61,10 +66,12 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts about interrupts and network queues: the identity of each, and for an interrupt the CPUs near its device.
+        """Return facts about interrupts and network queues: what identifies each of them, and the CPUs near
+        an interrupt's device.
 
-        An interrupt is identified by the inode number of its directory in /sys, which changes when the interrupt is created again. A
-        network interface is identified by its index, which stays the same after a rename.
+        The identity shows whether the same name still means the same thing. For an interrupt, it is the inode of its directory in /sys,
+        which changes if the interrupt is created anew. For a queue, it is the index of the network interface, which a rename doesn't
+        change.
         """
         numbers = _parse_numbers(self._list_names(_NODES), "node")
         cpus_near = {str(number): _read_cpus(f"{self._root}/{_NODES}/node{number}/cpulist") for number in numbers}
@@ -94,7 +101,7 @@ class HostSettingsFiles:
     def read_effective_cpus(self, interrupt: Setting) -> CpuSet:
         """Return the CPUs to which the kernel delivers an interrupt.
 
-        An empty set means that the CPUs are unknown, or the interrupt no longer exists.
+        Empty means that they are unknown, or that the interrupt has been removed.
         """
         for name in ("effective_affinity_list", "smp_affinity_list"):
             with suppress(OSError, ValueError):
@@ -102,7 +109,7 @@ class HostSettingsFiles:
         return CpuSet()
 
     def read_node_cpus(self) -> tuple[CpuSet, ...]:
-        """Return the CPUs of each NUMA node, including offline ones. Nodes without CPUs are left out.
+        """Return the CPUs of each NUMA node that has any, including offline CPUs.
 
         Raises:
             HostFileError: a directory can't be listed.
@@ -120,9 +127,13 @@ class HostSettingsFiles:
         return tuple(int(name) for name in self._list_names(IRQS) if name.isdigit())
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
-        """Return the interrupts of a PCI device (an address such as `0000:3b:00.0`) or of a network interface.
+        """Return the interrupts of a PCI device, given by its address (such as `0000:3b:00.0`), or of a network interface, given by its
+        name.
 
-        A virtio device has the interrupts of the PCI device above it. The result is empty if the device doesn't exist.
+        The interrupts of a virtio device are those of its PCI device. The result is empty if the device doesn't exist.
+
+        Raises:
+            HostFileError: a directory can't be listed.
         """
         for start in (f"sys/bus/pci/devices/{device}", f"{QUEUES}/{device}/device"):
             place = Path(self._root or "/", start)
@@ -144,7 +155,7 @@ class HostSettingsFiles:
         return frozenset()
 
     def find_interrupt_numbers(self, device: str) -> frozenset[int]:
-        """Return the numbers of a device's interrupts, for display. The result is empty if the interrupts can't be listed."""
+        """Return the numbers of a device's interrupts. Unlike `interrupts_of`, return an empty set if they can't be listed."""
         try:
             return frozenset(int(interrupt.name) for interrupt in self.interrupts_of(device))
         except HostFileError:
@@ -154,7 +165,7 @@ class HostSettingsFiles:
         return f"{self._root}/{path_of(setting)}"
 
     def write(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write files, given as pairs of path and content. Each result is None for success, or the error."""
+        """Write to files, given as pairs of path and content. Return a result for each: None after success, otherwise the error's text."""
         results: list[str | None] = []
         for path, value in writes:
             try:
@@ -187,7 +198,7 @@ class HostSettingsFiles:
             yield from (Setting(SettingKind.MACHINE_BOOST, file) for file in BOOST_FILES)
 
     def _has_own_frequency(self, cpu: int) -> bool:
-        """Return whether a CPU has a separate frequency governor, not shared with other CPUs."""
+        """Return whether a CPU has a frequency governor of its own, which no other CPU shares."""
         with suppress(OSError):
             path = Path(f"{self._root}/{CPUS}/cpu{cpu}/cpufreq/related_cpus")
             return path.read_text(encoding="ascii").split() == [str(cpu)]
@@ -204,13 +215,13 @@ class HostSettingsFiles:
 
 
 def _parse_numbers(names: Iterable[str], kind: str) -> list[int]:
-    """Return the numbers in names that begin with `kind`, such as 0 in `node0`."""
+    """Return the numbers from names such as `node0`, where `kind` is the part before the number. Other names are left out."""
     numbers = (name.removeprefix(kind) for name in names if name.startswith(kind))
     return [int(number) for number in numbers if number.isdigit()]
 
 
 def read_possible_cpus(root: str = "/") -> CpuSet:
-    """Read the possible CPUs, including CPUs that can be added later.
+    """Read the possible CPUs, which include CPUs that can be added later.
 
     Raises:
         HostFileError: the kernel's file can't be read.
@@ -228,7 +239,7 @@ def read_online_cpus(root: str = "/") -> CpuSet:
 
 
 def read_host_cpus(root: str = "/") -> CpuSet:
-    """Read the CPUs of the root cgroup: all online CPUs that aren't in a partition.
+    """Read the effective CPUs of the root cgroup: the online CPUs that are in no partition.
 
     Raises:
         HostFileError: the kernel's file can't be read.
@@ -237,7 +248,7 @@ def read_host_cpus(root: str = "/") -> CpuSet:
 
 
 def count_uevents(root: str = "/") -> int:
-    """Return the number of uevents since boot, or 0 if the number is unknown."""
+    """Return the number of uevents since boot. 0 means that it is unknown."""
     with suppress(OSError, ValueError):
         return int(_read_text(f"{root}/sys/kernel/uevent_seqnum"))
     return 0
@@ -255,7 +266,9 @@ def _read_text(path: str) -> str:
 
 
 def _read_with_mode(path: str) -> tuple[int, str]:
-    """Return the mode bits and the text of a file with one line. The kernel returns at most a page of a long CPU list in one read."""
+    """Return the mode and text of a file that contains one line. Several reads may be needed, because the kernel returns at most a page of
+    a long CPU list at once.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         mode, text = os.fstat(descriptor).st_mode, b""
@@ -273,7 +286,7 @@ def _make_error(path: str, err: Exception) -> HostFileError:
 
 
 def read_boot_id(root: str = "/") -> str:
-    """Return the ID of this boot. Empty means that the ID is unknown."""
+    """Return the ID of the current boot. Empty means that it is unknown."""
     with suppress(OSError):
         return Path(root, "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""

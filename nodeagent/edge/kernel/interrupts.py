@@ -1,4 +1,4 @@
-"""Interrupts as shown by the kernel: their devices and CPUs, and whether they can be moved."""
+"""Interrupts, with their devices and CPUs, and whether the kernel allows moving them."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,10 +11,10 @@ from nodeagent.formats.kernel.host_files import WRITABLE
 
 
 def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[int, Interrupt]:
-    """Describe interrupts by their numbers. A removed interrupt has an empty name.
+    """Describe interrupts by their numbers. An interrupt that doesn't exist any more gets an empty name.
 
-    Newer kernels make the affinity file of a bound interrupt read-only. The timer's interrupt is always bound, so a kernel without any
-    read-only file is older. On such a kernel, it is unknown which interrupts can be moved.
+    Whether an interrupt is bound is shown by its affinity file, which newer kernels make read-only in this case. The timer's interrupt is
+    always bound. If no affinity file at all is read-only, the kernel is therefore older, and it is unknown which interrupts are bound.
     """
     is_movable = {}
     for path in (root / "proc/irq").glob("*/smp_affinity"):
@@ -26,7 +26,9 @@ def describe_interrupts(numbers: Iterable[int], root: Path = Path("/")) -> dict[
 
 
 def find_interrupts_on(cpus: CpuSet, root: Path = Path("/")) -> tuple[HostInterrupt, ...]:
-    """Return the interrupts in use that may be delivered to these CPUs, ordered by number. Unreadable interrupts are left out."""
+    """Return the interrupts in use that the kernel may deliver to these CPUs, ordered by number. Interrupts that can't be read are left
+    out.
+    """
     found = []
     for directory in (root / "proc/irq").glob("[0-9]*"):
         with suppress(OSError, ValueError):
@@ -63,7 +65,7 @@ def read_softirq_counters(root: Path = Path("/")) -> bytes | None:
 
 
 def is_bound(number: int, root: Path = Path("/")) -> bool:
-    """Return whether the kernel forbids moving an interrupt. Older kernels don't show whether it does, so the result is then always
+    """Return whether an interrupt is bound, so that it can't be moved to other CPUs. On older kernels, which don't show this, the result is
     False.
     """
     with suppress(OSError):

@@ -1,1 +1,1 @@
-"""Cgroups of the pods: single files (`files`), processes (`processes`), and the whole tree (`tree`)."""
+"""Access to the pods' cgroups: their files (`files`), their processes (`processes`), and the whole tree (`tree`)."""

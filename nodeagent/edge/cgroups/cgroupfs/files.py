@@ -1,4 +1,4 @@
-"""Cgroup files. Paths are relative to the pods' cgroup, or absolute for other cgroups."""
+"""Access to cgroup files. A path is relative to the pods' cgroup, or absolute for any other cgroup."""
 
 import errno
 import os
@@ -16,7 +16,9 @@ Ids = TypeVar("Ids", CpuSet, NumaSet)
 
 
 class CgroupError(NodeAgentError):
-    """A cgroup file or directory could not be read or changed. `errno` is None if the kernel reported no error."""
+    """A cgroup file or directory could not be read or changed. `errno` is None if the kernel reported no error, for instance because a
+    value was granted only in part.
+    """
 
     def __init__(self, message: str, *, path: str, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -25,12 +27,12 @@ class CgroupError(NodeAgentError):
 
     @property
     def failure(self) -> WriteFailure:
-        """Return the kind of the failure, by its errno."""
+        """Return the class of the failure, which its errno determines."""
         return classify_failure(self.errno)
 
 
 class MemoryInUseError(CgroupError):
-    """A memory limit would be below the memory in use. The limit stays unchanged."""
+    """A memory limit was not lowered, because the cgroup uses more memory than the new limit."""
 
     @property
     def failure(self) -> WriteFailure:
@@ -56,9 +58,9 @@ CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """Error numbers of a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
 LINKS_OF_LEAF = 2
-"""Link count of a directory without subdirectories, from its name and its entry `.`. Each subdirectory adds a link (`..`)."""
+"""Link count of a directory without subdirectories: its name and its entry `.`. Each subdirectory adds one link (its `..`)."""
 _SMALL_BYTES = 4096
-"""Size in bytes below which the kernel returns a file in one read."""
+"""Size in bytes up to which the kernel returns a cgroup file in one read."""
 
 
 def make_error(action: str, path: Path | str, err: OSError) -> CgroupError:
@@ -72,7 +74,11 @@ def _make_syntax_error(file: Path, reason: str) -> CgroupError:
 
 
 def is_cgroup(directory: Path) -> bool:
-    """Return whether a directory is a cgroup. Raise CgroupError if access is denied, unlike Path.exists in some Python versions."""
+    """Return whether a directory is a cgroup.
+
+    Raises:
+        CgroupError: the directory can't be accessed.
+    """
     try:
         (directory / "cgroup.controllers").stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +89,8 @@ def is_cgroup(directory: Path) -> bool:
 
 
 class CgroupFiles:
-    """Files of cgroups. All methods raise CgroupError if the kernel refuses, or if a file has content that the kernel would not write.
+    """Reader and writer of cgroup files. Its methods raise CgroupError if the kernel refuses the access, or if a file has content that the
+    kernel would not write.
 
     Args:
         root: directory of the pods' cgroup.
@@ -94,12 +101,12 @@ class CgroupFiles:
 
     @cached_property
     def mount(self) -> Path:
-        """Return the mount point of cgroup v2, which is the root cgroup's directory."""
+        """Return the directory of the root cgroup, where cgroup v2 is mounted."""
         above = [directory for directory in self.root.parents if is_cgroup(directory)]
         return above[-1] if above else self.root
 
     def _locate(self, path: str) -> str:
-        """Return the directory of a cgroup. Called for thousands of files, so without pathlib."""
+        """Return the directory of a cgroup. The method doesn't use pathlib, which would be slow for thousands of files."""
         return path if path.startswith("/") else f"{self._directory}/{path}" if path else self._directory
 
     def list_children(self, path: str) -> list[str]:
@@ -115,7 +122,7 @@ class CgroupFiles:
             raise make_error(f"list {directory}", directory, err) from err
 
     def read(self, path: str, name: str) -> str | None:
-        """Read a file. None means that the file doesn't exist, because its controller is off or the cgroup was removed."""
+        """Read a cgroup file. None means that the file doesn't exist, because its controller isn't enabled or the cgroup was removed."""
         file = f"{self._locate(path)}/{name}"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -130,7 +137,9 @@ class CgroupFiles:
             raise make_error(f"read {file}", file, err) from err
 
     def read_all(self, path: str, names: tuple[str, ...]) -> dict[str, bytes]:
-        """Read `cgroup.controllers` and some small files of one cgroup. Files whose controller is off are left out."""
+        """Read `cgroup.controllers` and several small files of a cgroup. Files whose controllers aren't enabled are left out. Empty means
+        that the cgroup doesn't exist.
+        """
         found: dict[str, bytes] = {}
         directory = self._locate(path)
         try:
@@ -181,7 +190,7 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 
     def read_numbers(self, path: str, name: str) -> dict[str, int]:
-        """Read a flat keyed file, such as cgroup.events, as numbers by key. The result is empty if the file is missing."""
+        """Read a flat keyed file, such as cgroup.events, as numbers by key. Empty means that the file doesn't exist."""
         return self.parse_numbers(path, name, self.read(path, name) or "")
 
     def parse_numbers(self, path: str, name: str, text: str) -> dict[str, int]:
@@ -204,6 +213,6 @@ class CgroupFiles:
 
 @lru_cache(maxsize=64)
 def _list_present(names: tuple[str, ...], controllers: bytes) -> tuple[str, ...]:
-    """Return the files, except `cgroup.controllers`, that a cgroup with these controllers has."""
+    """Return those of the files that exist in a cgroup with these controllers, without `cgroup.controllers` itself."""
     prefixes = {"cgroup", *controllers.decode().split()}
     return tuple(name for name in names if name[name.rfind("/") + 1 : name.find(".")] in prefixes)

@@ -1,4 +1,4 @@
-"""Processes and threads of the pods' cgroups: listing, ending and moving them."""
+"""Access to processes and threads in the pods' cgroups: list, end and move them."""
 
 import errno
 import os
@@ -12,21 +12,23 @@ from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
 HELD_AT_ONCE = 512
-"""Maximum number of pidfds that are open at the same time, which is half of the default limit on open files."""
+"""Maximum number of pidfds open at the same time. It is half of the default limit on open files."""
 
 
 class CgroupProcesses:
-    """Processes of cgroups. All methods raise CgroupError if the kernel refuses. A missing cgroup has no processes."""
+    """Processes in cgroups. The methods raise CgroupError if the kernel refuses an access. In a cgroup that doesn't exist, they find no
+    processes.
+    """
 
     def __init__(self, files: CgroupFiles) -> None:
         self._files = files
 
     def list_pids(self, path: str) -> tuple[int, ...]:
-        """List the processes of a cgroup and its descendants."""
+        """Return the PIDs of the processes in a cgroup and its descendants."""
         return tuple(dict.fromkeys(chain.from_iterable(self.list_by_cgroup(path).values())))
 
     def list_by_cgroup(self, path: str) -> dict[str, tuple[int, ...]]:
-        """List the processes of a cgroup and of each of its descendants, by path of the cgroup."""
+        """Return the PIDs of the processes in a cgroup and in each of its descendants, by the cgroup's path."""
         found = {path: tuple(map(int, (self._files.read(path, "cgroup.procs") or "").split()))}
         for child in self._files.list_children(path):
             try:
@@ -38,12 +40,12 @@ class CgroupProcesses:
         return found
 
     def list_threads(self, path: str) -> frozenset[int]:
-        """List the threads of a cgroup and its descendants."""
+        """Return the IDs of the threads in a cgroup and its descendants."""
         own = frozenset(int(line) for line in (self._files.read(path, "cgroup.threads") or "").split())
         return own.union(*(self.list_threads(f"{path}/{child}") for child in self._files.list_children(path)))
 
     def list_cgroup_ids(self, path: str) -> frozenset[int]:
-        """List the IDs of a cgroup and its descendants, as they appear in the kernel's trace events."""
+        """Return the IDs of a cgroup and its descendants. The kernel uses these IDs (inode numbers) in trace events."""
         directory = self._files.root / path
         try:
             own = frozenset({directory.stat().st_ino})
@@ -62,9 +64,11 @@ class CgroupProcesses:
                 raise
 
     def terminate(self, path: str) -> None:
-        """Send SIGTERM to all processes of a cgroup and its descendants. An error is raised only after all processes have been tried.
+        """Send SIGTERM to all processes in a cgroup and its descendants. If signals fail, raise the first
+        error after trying all processes.
 
-        A pid may be reused. A process therefore gets the signal by a pidfd, and only if its pid is still listed after the pidfd was opened.
+        The signal is sent through a pidfd, and only if the PID is still in the cgroup after the pidfd was opened. Otherwise it might reach
+        a later process with the same PID.
         """
         pids = self.list_pids(path)
         failed: CgroupError | None = None
@@ -86,12 +90,12 @@ class CgroupProcesses:
             raise failed
 
     def has_left(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Return whether a process runs outside a cgroup.
+        """Return whether a process is running outside of a cgroup.
 
         Args:
             path: path of the cgroup.
-            pid: id of the process.
-            start_ticks: start time as in /proc/PID/stat, which rules out a later process with the same id.
+            pid: PID of the process.
+            start_ticks: start time of the process as in /proc/PID/stat, which distinguishes it from a later process with the same PID.
         """
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
@@ -107,19 +111,20 @@ class CgroupProcesses:
         return stat.start_ticks == start_ticks and not stat.is_dead
 
     def bring_back(self, path: str, pid: int, start_ticks: int) -> bool:
-        """Move a process that has left a container's cgroup back to the payload. Return False if the process is still in the cgroup, or has
-        exited.
+        """Move a process that has left its container's cgroup back, into the `payload` child. Return False if the process hasn't left, or
+        has exited.
         """
         return self.has_left(path, pid, start_ticks) and self._move_to_payload(path, pid)
 
     def take_in(self, path: str, pid: int, is_alive: Callable[[], bool]) -> bool:
         """Move a process into a container's cgroup. Return False if the process has exited.
 
-        If the process exits meanwhile, a new process with the same pid may be moved instead. This new process is then moved back.
+        If the process exits during the call, a later process with the same PID may be moved instead. This is detected, and that process is
+        moved back.
 
         Args:
-            path: path of the container's cgroup, which has no other process.
-            pid: id of the process.
+            path: path of the container's cgroup, which has no other processes.
+            pid: PID of the process.
             is_alive: function that returns whether the process to move is still running.
         """
         if not is_alive() or not self._move_to_payload(path, pid):
@@ -140,7 +145,7 @@ class CgroupProcesses:
         return True
 
     def _move_to_parents_cgroup(self, pid: int) -> None:
-        """Move a process that has just been created back to its parent's cgroup. Linux creates a process in the cgroup of its parent."""
+        """Move a process that was just created to the cgroup of its parent, in which Linux creates each process."""
         with suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             parent = next((line.partition(":")[2].strip() for line in status if line.startswith("PPid:")), "1")

@@ -1,13 +1,14 @@
-"""Cached readings of the pods' cgroups. A reading is used until its cgroup may have changed.
+"""Cache of the pods' cgroups. A cgroup is read again only if it may have changed.
 
-The kernel reports a write to a file by another process, a cgroup that is created, removed or emptied, and a partition that it makes
-invalid. The kernel doesn't report changes of a thread's affinity. It also doesn't report changes of effective CPUs and memory nodes that a
-change of another cgroup causes.
+The kernel reports some changes: another process has written to a file; a cgroup was created, removed or emptied; a partition became
+invalid. It doesn't report others: changes of a thread's affinity, and changes of effective CPUs and memory nodes that follow from a change
+elsewhere.
 
-After a change of CPUs or memory nodes, the cgroups below are therefore also read again. After a change of a partition, every cgroup that
-could have the partition's CPUs is read again. For all other changes, the cgroups are read again in rotation.
+Therefore, more is read than was reported. If CPUs or memory nodes of a cgroup change, all its descendants are read. If a partition changes,
+each cgroup that could have the partition's CPUs is read. All other unreported changes are found because each turn reads a fraction of the
+cgroups, in rotation.
 
-If only files of a cgroup have changed, only these files are read, and those that the kernel changes by itself.
+If only some files of a cgroup have changed, only these files and those that the kernel itself changes are read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
@@ -22,16 +23,18 @@ _OF_PARTITIONS = frozenset({Attribute.CPUSET_CPUS_EXCLUSIVE.value, Attribute.CPU
 _OF_CPUSETS = frozenset({Attribute.CPUSET_CPUS.value, Attribute.CPUSET_MEMS.value})
 _CPUS = (Attribute.CPUSET_CPUS, Attribute.CPUSET_CPUS_EXCLUSIVE, Attribute.FALLBACK_CPUS)
 _POD_LEVELS = 2
-"""Number of managed levels below a directory of the agent: pod and container. Deeper cgroups belong to the containers that created them."""
+"""Number of levels that the agent manages below each of its directories: pod and container. Deeper cgroups belong to the containers'
+processes.
+"""
 
 
 class CgroupReadings:
-    """Cgroups below the pods' cgroup, each as of its last reading.
+    """Cache of the cgroups below the pods' cgroup, as they were last read.
 
     Args:
-        read: function that reads a cgroup by its path below the pods' cgroup. None means that the cgroup doesn't exist. The second argument
-            names the files that have changed since the last reading. None means that any file may have changed.
-        list_children: function that lists the names of the cgroups directly below a path.
+        read: function that reads a cgroup, by its path below the pods' cgroup and the names of its changed files. Names of None mean that
+            any file may have changed. A result of None means that the cgroup doesn't exist.
+        list_children: function that lists the names of a cgroup's children.
     """
 
     def __init__(
@@ -42,22 +45,22 @@ class CgroupReadings:
         self._read, self._list_children = read, list_children
         self._known: Mapping[str, ObservedCgroup] = {}
         self._in_doubt: dict[str, set[str]] = {}
-        """Names of the changed files, by path."""
+        """Names of the changed files by cgroup path. They are read at the next refresh."""
         self._in_doubt_below: set[str] = {""}
         self._changed_cpusets: set[str] = set()
         self._changed_partitions: set[str] = set()
         self._rotation = Rotation()
 
     def doubt_all(self) -> None:
-        """Mark every cgroup to be read again at the next refresh."""
+        """Make the next refresh read every cgroup."""
         self._in_doubt_below.add("")
 
     def doubt(self, path: str, file: str = "") -> None:
-        """Mark a cgroup to be read again at the next refresh. Also mark all other cgroups that the change of its file may affect.
+        """Make the next refresh read a changed cgroup, and all cgroups whose values the change may affect.
 
         Args:
-            path: path of a cgroup that was made, removed or changed.
-            file: name of the changed file. Empty means the cgroup itself.
+            path: path of the cgroup.
+            file: name of the changed file. Empty means that the cgroup itself was created or removed.
         """
         self._in_doubt.setdefault(path, set()).add(file)
         if path.endswith(f"/{PAYLOAD}"):
@@ -71,24 +74,25 @@ class CgroupReadings:
             self._in_doubt_below.add(path)
 
     def doubt_containers(self) -> None:
-        """Mark the cgroup of each container with processes to be read again at the next refresh. This is necessary because the kernel
-        doesn't report changes of a thread's affinity.
+        """Make the next refresh read each container's cgroup that has processes, because the kernel doesn't report changes of threads'
+        affinity.
         """
         for path, cgroup in self._known.items():
             if cgroup.is_populated and cgroup.get(Attribute.FALLBACK_CPUS) is not None:
                 self._in_doubt.setdefault(path, set())
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the marked cgroups again, and a fraction of the others in rotation.
+        """Read the cgroups that may have changed, and a fraction of the others in rotation. Return all
+        cgroups by path.
 
-        Unchanged readings stay the same objects. Without any change, the same mapping is returned.
+        An unchanged cgroup stays the same object. If no cgroup has changed, the mapping stays the same object, too.
 
         Args:
             own: paths of the agent's cgroups that aren't pods (`burstable`, …).
-            part: fraction of all cgroups, 0 to 1, to read again even if unmarked.
+            part: fraction, from 0 to 1, of the cgroups to read although no change was reported.
 
         Raises:
-            CgroupError: a cgroup can't be read. It is read again at the next refresh.
+            CgroupError: a cgroup can't be read. The next refresh tries again.
         """
         known = dict(self._known)
         changed_files: dict[str, AbstractSet[str]] = {
@@ -135,8 +139,8 @@ class CgroupReadings:
         return self._known
 
     def _find_beside_partitions(self, own: frozenset[str]) -> list[str]:
-        """Return the cgroups whose effective CPUs may have changed together with a partition. Their `cpuset.cpus` is empty, or contains
-        some of the partition's CPUs.
+        """Return the cgroups whose effective CPUs a change of a partition may have changed, too. These are the cgroups whose `cpuset.cpus`
+        is empty or contains CPUs of the partition.
         """
         cgroups = {path: self._known.get(path) for path in self._in_doubt_below | self._changed_cpusets}
         cgroups |= {path: self._read(path, None) for path in self._changed_cpusets if not _is_managed(path, own)}
@@ -160,10 +164,10 @@ class CgroupReadings:
         ]
 
     def _find_listed(self, path: str) -> CpuSet | None:
-        """Return the CPUs in the cgroup's `cpuset.cpus`. If that file is empty, return the CPUs of the nearest cgroup above whose file
+        """Return the CPUs in a cgroup's `cpuset.cpus`, or in that of its nearest ancestor where the file
         isn't empty.
 
-        None means that the file is empty in all managed cgroups above.
+        None means that the file is empty in the cgroup and in all its ancestors up to the pods' cgroup.
         """
         while True:
             cgroup = self._known.get(path)
@@ -175,7 +179,7 @@ class CgroupReadings:
             path = path.rpartition("/")[0]
 
     def _read_below(self, top: str, own: frozenset[str], known: dict[str, ObservedCgroup]) -> bool:
-        """Read the unknown cgroups below a cgroup, and add them to `known`. Return whether any were found."""
+        """Read the cgroups below a cgroup that aren't in `known`, and add them. Return whether there were any."""
         pending, found = [top], False
         while pending:
             above = pending.pop()

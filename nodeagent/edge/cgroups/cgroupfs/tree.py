@@ -1,4 +1,4 @@
-"""The cgroup v2 tree below the pods' cgroup: read as a whole, and changed step by step."""
+"""The tree of the pods' cgroups: read as a whole, and changed one step at a time."""
 
 import errno
 import os
@@ -66,20 +66,20 @@ _READ = (
 )
 _FILES = (CONTROLLERS, *_READ)
 _OF_KERNEL = (*_EVENTS, EFFECTIVE_CPUS, EFFECTIVE_MEMS, Attribute.CPUSET_CPUS_PARTITION.value)
-"""Files that the kernel changes by itself. They are read again whenever a file of the cgroup has changed."""
+"""Files that the kernel itself changes. They are read again together with any changed file of the cgroup."""
 _FREEZE_SECONDS = 10.0
 _MODE = 0o755
 
 
 class CgroupTree:
-    """Cgroups of the pods. Methods that read raise CgroupError if a file cannot be read or parsed.
+    """Tree of the pods' cgroups. Methods that read raise CgroupError if a file can't be read or parsed.
 
     Args:
-        root: directory of the pods' cgroup. Of the cgroups above it, only `cpuset.cpus.exclusive` is ever written (D27).
+        root: directory of the pods' cgroup. In cgroups above it, the agent writes only `cpuset.cpus.exclusive` (D27).
         begin_partition: function that writes `cpuset.cpus.partition`, which requires CAP_SYS_ADMIN. None means that this process writes the
-            file.
-        gather: function that lets the threads of a cgroup run on all CPUs of the cgroup again. None means that this process does so itself.
-        watch: watch of the pods' cgroup. None means that `read_changed` reads every cgroup.
+            file itself.
+        gather: function that lets all threads in a cgroup run on all of its CPUs again. None means that this process does so itself.
+        watch: watch that reports changes of the pods' cgroups. None means that `read_changed` reads every cgroup.
     """
 
     def __init__(
@@ -95,18 +95,20 @@ class CgroupTree:
         self.watch = watch
         self._readings = CgroupReadings(self._read_one, self._files.list_children)
         self._read_texts: dict[str, tuple[tuple[bytes | None, ...], ObservedCgroup]] = {}
-        """Texts of the files of each cgroup at the last reading, and the values parsed from these texts."""
+        """Contents of each cgroup's files when they were last read, with the values parsed from them."""
         self._has_partitions = False
-        """Whether a partition has been observed. With partitions, the kernel may fail to move threads off a CPU that goes offline."""
+        """Whether a partition has ever been observed. If there are partitions and a CPU goes offline, the kernel may fail to move threads
+        off that CPU, so the threads must be checked.
+        """
         self._begin_partition, self._gather_threads = begin_partition, gather
 
     @property
     def mount(self) -> Path:
-        """Return the mount point of cgroup v2, which is the root cgroup's directory."""
+        """Return the directory of the root cgroup, where cgroup v2 is mounted."""
         return self._files.mount
 
     def read(self, own: frozenset[str], only: Collection[str] | None = None) -> Mapping[str, ObservedCgroup]:
-        """Read the pods' cgroup and every managed cgroup below it.
+        """Read the pods' cgroup and every managed cgroup below it. Return them by path.
 
         Args:
             own: paths of the agent's cgroups that aren't pods (`burstable`, …).
@@ -118,13 +120,14 @@ class CgroupTree:
         return self._refresh(own, 0)
 
     def read_changed(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the cgroups as `read` does, but only the cgroups that may have changed since the last reading, and a fraction of the others.
+        """Read the cgroups that may have changed since the last reading, and a fraction of the others. Return all cgroups by path, as
+        `read` does.
 
-        Without a watch, or if the watch has missed events, every cgroup is read. Unchanged cgroups stay the same objects.
+        If there is no watch, or the watch has missed events, every cgroup is read. A cgroup without changes stays the same object.
 
         Args:
-            own: as for `read`.
-            part: fraction of all cgroups, 0 to 1, that is read again although no change was reported.
+            own: paths of the agent's cgroups that aren't pods.
+            part: fraction, from 0 to 1, of the cgroups to read although no change was reported.
         """
         changes = None if self.watch is None else self.watch.take_changes()
         if changes is None or part >= 1:
@@ -143,16 +146,16 @@ class CgroupTree:
         return found
 
     def writing(self) -> AbstractContextManager[None]:
-        """While the `with` block runs, hold back the wake-ups that the agent's own writes would cause."""
+        """Return a context manager that, during the agent's own writes, keeps the watch from waking the agent because of these writes."""
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:
-        """Mark a cgroup to be read again next time, although the kernel doesn't report that the cgroup has changed."""
+        """Make the next reading include a cgroup, although the kernel reports no change of it."""
         self._readings.doubt(path, "memory.events")
 
     def read_above(self) -> dict[str, ObservedCgroup]:
-        """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. Cgroups without this file (the root, older kernels) are left
-        out.
+        """Read `cpuset.cpus.exclusive` of the cgroups above the pods' cgroup. Cgroups without this file are left out, namely the root
+        cgroup, and every cgroup on an older kernel.
         """
         attribute, found, path = Attribute.CPUSET_CPUS_EXCLUSIVE, {}, ABOVE
         for directory in self.root.parents:
@@ -174,9 +177,10 @@ class CgroupTree:
         return found
 
     def read_foreign(self, path: str) -> ObservedCgroup | None:
-        """Read the CPUs, memory nodes and population of another program's cgroup. None means that the cgroup doesn't exist.
+        """Read the CPUs, memory nodes and population of a cgroup that the agent doesn't manage. None means
+        that the cgroup doesn't exist.
 
-        A cgroup without the controller cpuset has the effective CPUs of the nearest cgroup above.
+        If the cgroup doesn't have the cpuset controller, its effective CPUs are those of its nearest ancestor with the controller.
 
         Args:
             path: path below the root cgroup, or absolute.
@@ -200,11 +204,12 @@ class CgroupTree:
         )
 
     def read_occupied_below(self, top: str, is_known: Callable[[str], bool]) -> dict[str, CpuSet]:
-        """Return the effective CPUs of unknown populated cgroups of another program, by path below the root cgroup.
+        """Find the unknown cgroups with processes in another program's tree of cgroups. Return their effective CPUs by path below the root
+        cgroup.
 
         Args:
-            top: path of the topmost cgroup, below the root cgroup. The cgroup need not exist.
-            is_known: function that returns whether a cgroup is known. Cgroups below a known cgroup are skipped.
+            top: path of the tree's top cgroup, below the root cgroup. It need not exist.
+            is_known: function that returns whether a cgroup is known. Cgroups below a known one are not searched.
         """
         found: dict[str, CpuSet] = {}
         pending = [(top, CpuSet())]
@@ -221,9 +226,11 @@ class CgroupTree:
         return found
 
     def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
-        """Read the effective CPUs of the pods' cgroup and of all cgroups above it, as (path, CPUs) from the root cgroup down.
+        """Read the effective CPUs of the pods' cgroup and all cgroups above it. Return (path, CPUs) pairs,
+        starting at the root cgroup.
 
-        None means that a cgroup doesn't exist or lacks the controller cpuset, perhaps only while systemd enables it.
+        None means that one of the cgroups doesn't exist or has no cpuset controller. This may last only until systemd enables the
+        controller.
         """
         found: list[tuple[str, CpuSet]] = []
         for directory in (self.root, *self.root.parents):
@@ -237,10 +244,10 @@ class CgroupTree:
         return tuple(reversed(found)) or None
 
     def apply(self, change: Change) -> None:
-        """Carry out one change, and check that the kernel granted the value.
+        """Make one change, and check that the kernel has granted the written value.
 
         Raises:
-            CgroupError: the change failed, or the effective CPUs or memory nodes differ from the written values.
+            CgroupError: the change failed, or the effective CPUs or memory nodes differ from those that were written.
         """
         # enabling a controller adds files to the cgroups below
         file = change.attribute.value if isinstance(change, SetAttribute) else ""
@@ -265,7 +272,9 @@ class CgroupTree:
                 self._remove(path)
 
     def _read_one(self, path: str, changed: AbstractSet[str] | None = None) -> ObservedCgroup | None:
-        """Read a cgroup. `changed` names the files that have changed since the last reading. None means that any file may have changed."""
+        """Read a cgroup. `changed` contains the names of the files that have changed since the last reading; None means that any may have.
+        The result None means that the cgroup doesn't exist.
+        """
         files, known = self._files, self._read_texts.get(path)
         names = _READ
         if changed is not None and known is not None:
@@ -299,7 +308,7 @@ class CgroupTree:
         return observed
 
     def _raise_misread(self, path: str, texts: Mapping[str, str]) -> None:
-        """Parse the texts one file after the other, so that the raised error names the file."""
+        """Parse the contents file by file, after parsing all at once has failed. The error that is raised then names the file."""
         for name, text in texts.items():
             if name in _EVENTS:
                 self._files.parse_numbers(path, name, text)
@@ -309,7 +318,7 @@ class CgroupTree:
                 self._files.parse(path, Attribute(name), text)
 
     def _find_outside(self, path: str) -> CpuSet:
-        """Return the CPUs outside of a cgroup's effective CPUs on which threads of the cgroup or its descendants may run."""
+        """Return the CPUs on which threads of a cgroup may run although they aren't among the cgroup's effective CPUs."""
         effective = frozenset(self._files.read_ids(path, EFFECTIVE_CPUS, CpuSet) or ())
         if not effective:
             return CpuSet()
@@ -320,11 +329,14 @@ class CgroupTree:
         return CpuSet.from_ids(outside)
 
     def _gather(self, path: str) -> None:
-        """For each thread of a cgroup that may run on other CPUs, set its affinity to all CPUs of the cgroup.
+        """Reset the affinity of those threads in a cgroup that may run on CPUs outside of it. They may then
+        run on all CPUs of the cgroup.
 
-        An affinity that the thread itself has set is lost.
+        An affinity that such a thread has set itself is lost. If the ID of a thread is reused during the call, another thread's affinity is
+        reset; the kernel still keeps this thread within its own cgroup.
 
-        If a thread's id is reused meanwhile, the kernel still restricts the new thread to the CPUs of its own cgroup.
+        Raises:
+            CgroupError: some threads may still run elsewhere.
         """
         directory = self.root / path
         try:
@@ -352,7 +364,7 @@ class CgroupTree:
             )
 
     def _remove(self, path: str) -> None:
-        """Remove a cgroup without processes, and the cgroups below it that its containers created."""
+        """Remove a cgroup without processes, together with the descendants that its container created."""
         assert not is_above(path), f"{path} is not ours"
         for child in self._files.list_children(path):
             self._remove(f"{path}/{child}")
@@ -376,8 +388,8 @@ class CgroupTree:
             raise CgroupError(str(err), path=str(self.root / path), error=None, hint=hint) from err
 
     def _check_memory(self, path: str, limit_bytes: int) -> None:
-        """Raise an error for a limit below the memory in use, because the kernel would kill processes. kubelet refuses such a limit, too
-        (KEP-1287).
+        """Raise MemoryInUseError if a limit is lower than the memory in use, because the kernel would kill processes. kubelet also refuses
+        such a limit (KEP-1287).
         """
         text = self._files.read(path, "memory.current")
         if text is not None and int(text) > limit_bytes:
@@ -414,8 +426,11 @@ class CgroupTree:
                 pass
 
     def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Convert the wanted and the granted CPUs to a form in which they can be compared. For a partition, only exclusive CPUs are wanted.
-        For other cgroups, their exclusive CPUs count as granted, because partitions below may have them.
+        """Adjust the wanted and the granted CPUs of a cgroup, so that they are equal if the kernel granted
+        everything.
+
+        A partition can only have exclusive CPUs, so no others are wanted. In another cgroup, exclusive CPUs count as granted, because
+        partitions below it may have taken them.
         """
         kind = self._files.read(path, Attribute.CPUSET_CPUS_PARTITION.value)
         name = Attribute.CPUSET_CPUS_EXCLUSIVE
@@ -437,7 +452,7 @@ class CgroupTree:
             )
 
     def _wait_until_frozen(self, path: str) -> None:
-        """Wait until the cgroup is frozen. The kernel freezes asynchronously, and then notifies on cgroup.events (POLLPRI)."""
+        """Wait until a cgroup is frozen. The kernel freezes a cgroup asynchronously, and then signals POLLPRI on cgroup.events."""
         file = f"{self.root}/{path}/cgroup.events"
         deadline = time.monotonic() + _FREEZE_SECONDS
         try:
@@ -460,10 +475,13 @@ class CgroupTree:
 
 @lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same texts
 def _parse_contents(content: tuple[bytes | None, ...]) -> tuple[tuple[bytes | None, ...], ObservedCgroup]:
-    """Parse the texts of a cgroup's files, in the order of `_FILES`. The result has the texts, which are shared, and an empty path.
+    """Parse the contents of a cgroup's files, given in the order of `_FILES`. Return the contents, and a
+    cgroup with an empty path.
+
+    The results are cached, so cgroups with equal contents share one copy of them.
 
     Raises:
-        ValueError: a text doesn't have its file's format.
+        ValueError: a content isn't in its file's format.
     """
     texts = [None if text is None else text.decode() for text in content]
     controllers, subtree_control, events, memory_events, cpus, mems, *attributes = texts

@@ -1,12 +1,14 @@
-"""Watch of the pods' cgroups, which wakes the agent and reports the changes.
+"""Watch of the pods' cgroups. It wakes the agent after a change, and reports which cgroups and files have
+changed.
 
-The agent is woken when a process writes to a cgroup file, and when a cgroup is created, removed or emptied. It is also woken when the CPUs
-of a cgroup above change, and when systemd creates the cgroup of a pinned unit. inotify reports writes, and the kernel's changes of
-`cgroup.events` (cgroup-v2.rst, "Interface Files"), but not its changes of `*.effective`. The kernel finds the watch of `cgroup.events` by
-the file's inode. The inode may be dropped from the cache unless the file itself is watched (fs/kernfs/file.c, kernfs_notify_workfn).
+The agent is woken when a process writes to a cgroup file; when a cgroup is created, removed or emptied; when `cpuset.cpus` of a cgroup
+above changes; and when systemd creates a pinned unit's cgroup. inotify reports writes and the kernel's changes of `cgroup.events`
+(cgroup-v2.rst, "Interface Files"), but not the kernel's changes of `*.effective`.
 
-This module calls inotify(7) directly, because the package watchdog needs a thread per directory, or reports new directories twice. The
-kernel has only one watch per directory, however often it is requested.
+`cgroup.events` is watched as a file in addition to its directory. The kernel finds the watch through the file's inode, which otherwise
+might be dropped from the cache (fs/kernfs/file.c, kernfs_notify_workfn).
+
+inotify(7) is called directly, because the package watchdog either needs a thread per directory or reports new directories twice.
 """
 
 import ctypes
@@ -28,7 +30,7 @@ _FILES = frozenset({*(attribute.value for attribute in Attribute), "cgroup.subtr
 
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _IS_DIRECTORY, _ONLY_DIRECTORIES = 0x4000, 0x8000, 0x40000000, 0x01000000
-"""Event masks and flags of inotify(7), from include/uapi/linux/inotify.h."""
+"""Event masks and flags of inotify(7), as in include/uapi/linux/inotify.h."""
 _WANTED = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_DIRECTORIES
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
@@ -37,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CgroupWatchError(NodeAgentError):
-    """The kernel refuses to watch cgroups. Changes are still found by the periodic scan."""
+    """The kernel can't watch all cgroups. The agent finds unreported changes at its next periodic check."""
 
     def __init__(self, path: str, cause: OSError) -> None:
         super().__init__(
@@ -47,11 +49,11 @@ class CgroupWatchError(NodeAgentError):
 
 
 class CgroupWatch:
-    """Watch of all cgroups, with one thread and one inotify instance.
+    """Watch of all the pods' cgroups, with one thread and one inotify instance.
 
     Args:
         root: directory of the pods' cgroup.
-        wake: function that the watch's thread calls often. It must be quick and must not raise.
+        wake: function that wakes the agent. The watch's thread calls it often, so it must be quick, and it must not raise an exception.
     """
 
     def __init__(self, root: str, wake: Callable[[], None]) -> None:
@@ -60,13 +62,14 @@ class CgroupWatch:
         self._watching: _Watching | None = None
 
     def renew(self, beside: Collection[str] = ()) -> None:
-        """Watch the current cgroups. Call this cheap method again when systemd has recreated the pods' cgroup.
+        """Watch the cgroups that exist now. Call this method before each turn, because systemd may have created the pods' cgroup anew. If
+        it hasn't, the call does nothing.
 
         Args:
-            beside: absolute paths of other cgroups. Only their creation is watched.
+            beside: absolute paths of other cgroups, such as those of pinned units. Only their creation is watched.
 
         Raises:
-            CgroupWatchError: the kernel refuses, even for a part of the tree. The next call tries again.
+            CgroupWatchError: the kernel refuses to watch all or some of the cgroups. The next call tries again.
         """
         try:
             found = Path(self._root).stat()
@@ -87,9 +90,10 @@ class CgroupWatch:
             raise CgroupWatchError(self._root, self._watching.failure)
 
     def take_changes(self) -> frozenset[tuple[str, str]] | None:
-        """Return the changes since the last call: the path of each cgroup below the pods' cgroup, and the name of the file.
+        """Return the changes since the last call, each as the path of a cgroup below the pods' cgroup and the
+        name of the changed file.
 
-        The name is empty if the cgroup was created or removed. None means that any cgroup may have changed.
+        An empty name means that the cgroup was created or removed. None instead of changes means that any cgroup may have changed.
         """
         return None if self._watching is None else self._watching.take_changes()
 
@@ -100,8 +104,9 @@ class CgroupWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Context manager that suppresses the wake-ups of the agent's own writes. `take_changes` must be called before the context ends,
-        and then returns these writes.
+        """Hold back wake-ups during the `with` block, so that the agent isn't woken by its own writes.
+
+        Call `take_changes` inside of the block, after the writes. It also returns the agent's writes.
         """
         if self._watching is None:
             yield
@@ -117,7 +122,9 @@ class CgroupWatch:
 
 
 def _find_next_created(path: str) -> tuple[str, str]:
-    """Return the nearest existing cgroup above a missing cgroup, and the name of the child that must be created there first."""
+    """Return the nearest existing cgroup above a missing cgroup, and the name of its child on the way to the missing cgroup. The creation
+    of this child can be watched.
+    """
     missing = Path(path)
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -128,24 +135,26 @@ _Identity = tuple[int, int, frozenset[tuple[str, str]]]
 
 
 class _Watching:
-    """One inotify instance with its thread."""
+    """inotify instance with the thread that reads its events."""
 
     def __init__(self, root: str, identity: _Identity, wake: Callable[[], None]) -> None:
         self.identity = identity
         self.failure: OSError | None = None
-        """Reason why a directory isn't watched. None means that all directories are watched."""
+        """Reason why some directory isn't watched. None means that all are."""
         self._root = root
         self._wake = wake
         self._paths: dict[int, str] = {}
-        """Paths of the watched cgroups below the pods' cgroup, by watch descriptor."""
+        """Watched cgroups, by watch descriptor, as absolute paths."""
         self._events: dict[int, str] = {}
-        """Paths of the cgroups with a watch of `cgroup.events`, by watch descriptor."""
+        """Cgroups whose `cgroup.events` is watched, by watch descriptor, as absolute paths."""
         self.lock = threading.RLock()
-        """Lock that protects the queue of events and the changes."""
+        """Lock for reading the instance's events, and for `changes`."""
         self.changes: set[tuple[str, str]] | None = None
         """Changes since the last call of `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names that are watched for outside the pods' cgroups, by watch descriptor. For the watch of a file, the name is empty."""
+        """Names of children whose creation outside of the pods' cgroup is watched, by watch descriptor. If a file is watched instead of a
+        directory, the name is empty.
+        """
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
             self._stopping = os.eventfd(0, os.EFD_CLOEXEC)
@@ -188,7 +197,7 @@ class _Watching:
                 self._wake()
 
     def _drain(self) -> bool:
-        """Handle all waiting events. Return whether to wake the agent."""
+        """Handle all events that are waiting. Return whether the agent must be woken."""
         has_to_wake = False
         while True:
             try:
@@ -201,7 +210,7 @@ class _Watching:
                 has_to_wake |= self._handle(watch, mask, os.fsdecode(events[at - length : at].rstrip(b"\0")))
 
     def _handle(self, watch: int, mask: int, name: str) -> bool:
-        """Update the watches and the changes after an event. Return whether to wake the agent."""
+        """Update the watches and `changes` after one event. Return whether the agent must be woken."""
         if mask & _OVERFLOW:
             self.changes = None
             self._watch_below(self._root)
@@ -297,10 +306,11 @@ class _Watching:
 
 
 def add_watch(instance: int, path: str) -> int:
-    """Add the watch of a directory to an inotify instance. The same directory always gets the same watch.
+    """Watch a directory with an inotify instance, and return the watch descriptor. For the same directory, it
+    is always the same.
 
     Raises:
-        OSError: the kernel refuses, or the directory is missing.
+        OSError: the kernel refuses, or the directory doesn't exist.
     """
     return _check_result(_libc.inotify_add_watch(instance, os.fsencode(path), _WANTED), path)
 
