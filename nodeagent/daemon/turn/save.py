@@ -46,8 +46,8 @@ class Saved(Struct, frozen=True):
 
 
 def save(edges: Edges, decided: Decided) -> Saved:
-    """Save a decision. A decision that only confirms starts isn't saved, because a restarted agent finds them
-    out again.
+    """Save a decision. A decision that only confirms starts isn't saved, because a restarted agent finds these starts in the launcher's
+    records.
 
     If saving fails, nothing is allocated or released. Pods still end, which may free space on the disk.
     """

@@ -1,7 +1,8 @@
-"""Client of irqbalance's socket, for root. irqbalance distributes interrupts every few seconds, and accepts requests to avoid CPUs.
+"""Client of irqbalance's socket, for root. irqbalance moves interrupts between CPUs every few seconds. It can be told to avoid some of the
+CPUs.
 
-irqbalance forgets requests when it restarts, and doesn't confirm them. A request replaces the CPUs banned by irqbalance's configuration
-(IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full), so the request must include these CPUs.
+irqbalance doesn't confirm a request, and forgets it when it restarts. A request replaces the CPUs that irqbalance's configuration
+(IRQBALANCE_BANNED_CPULIST) or the kernel's command line (isolcpus, nohz_full) bans, so the caller must include these CPUs.
 """
 
 import socket
@@ -23,18 +24,18 @@ from nodeagent.formats.kernel.irqbalance import (
 
 DIRECTORY = Path("/run/irqbalance")
 CALL_SECONDS = 2.0
-"""Timeout in seconds of each step of a call. irqbalance doesn't answer while it scans interrupts."""
+"""Timeout in seconds of each step of a call. A call may take long, because irqbalance answers only between two scans of the interrupts."""
 _MAX_ANSWER_BYTES = 1 << 20
-"""Maximum size of an answer. An answer has about a hundred bytes for each excluded interrupt."""
+"""Maximum size of an answer in bytes. irqbalance sends about a hundred bytes for each excluded interrupt."""
 _HINT = "see `systemctl status irqbalance`"
 
 
 class IrqbalanceError(NodeAgentError):
-    """irqbalance runs, but a call to it failed."""
+    """irqbalance is running, but a call to it failed."""
 
 
 def read(directory: Path = DIRECTORY) -> Irqbalance | None:
-    """Return the settings of irqbalance. None means that irqbalance doesn't run.
+    """Return irqbalance's settings. None means that irqbalance isn't running.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -49,7 +50,8 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Have irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing if irqbalance doesn't run.
+    """Make irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing if irqbalance
+    isn't running.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -65,9 +67,10 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Have irqbalance exclude exactly these interrupts from balancing, from its next scan on. Do nothing if irqbalance doesn't run.
+    """Make irqbalance leave exactly these interrupts where they are, from its next scan on. Do nothing if
+    irqbalance isn't running.
 
-    The request replaces the interrupts that irqbalance's command line excludes (--banirq), so `irqs` must include these interrupts.
+    The request replaces the interrupts that irqbalance's command line excludes (--banirq), so the caller must include these.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -83,7 +86,8 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Have irqbalance use its own configuration again, from its next scan on. Do nothing if irqbalance doesn't run.
+    """Make irqbalance return to the banned CPUs of its own configuration, from its next scan on. Do nothing
+    if irqbalance isn't running.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -105,9 +109,10 @@ def _ask(request: bytes, directory: Path) -> str | None:
 
 
 def _exchange(path: Path, request: bytes) -> str:
-    """Send one request, and read until irqbalance closes the connection.
+    """Send a request, and return what irqbalance sends until it closes the connection.
 
-    settimeout isn't used, because connect would then fail while the backlog is full.
+    The timeouts are set as socket options. With settimeout, the socket would be non-blocking, and connect would fail while the backlog is
+    full.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as channel:
         timeval = struct.pack("ll", int(CALL_SECONDS), int(CALL_SECONDS % 1 * 1_000_000))

@@ -1,7 +1,7 @@
-"""Kernel threads that are not bound to one CPU, and their affinities.
+"""Kernel threads that can run on several CPUs, and their CPU affinity.
 
-New threads don't inherit the affinity of kthreadd, so each scan must look for them. Workers of unbound workqueues follow
-/sys/devices/virtual/workqueue/cpumask. The kernel itself keeps all other threads off the CPUs of cpuset partitions.
+New threads don't inherit the affinity of kthreadd, so they must be found and moved one by one. Two kinds need no moving: the kernel keeps
+all other threads off the CPUs of cpuset partitions, and workers of unbound workqueues follow /sys/devices/virtual/workqueue/cpumask.
 """
 
 import errno
@@ -19,11 +19,11 @@ class KernelThreadsError(NodeAgentError):
 
 
 class ThreadKey(Struct, frozen=True, order=True):
-    """Identity of a thread: the ID and the start time, because thread IDs are reused."""
+    """Identity of a thread: its ID, and its start time, because the kernel reuses IDs."""
 
     pid: int
     start_ticks: int
-    """Start time since boot, field 22 of /proc/PID/stat."""
+    """Start time of the thread in clock ticks since boot (field 22 of /proc/PID/stat)."""
 
 
 class KernelThread(Struct, frozen=True):
@@ -33,7 +33,7 @@ class KernelThread(Struct, frozen=True):
 
 
 def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
-    """Set the affinity of a thread. Return None for success, or the error."""
+    """Set the CPU affinity of a thread. Return None after success, otherwise the error's text."""
     try:
         if _read_stat(f"/proc/{thread.pid}").start_ticks != thread.start_ticks:
             return os.strerror(errno.ESRCH)
@@ -44,10 +44,10 @@ def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
 
 
 class KernelThreads:
-    """Finder of the kernel threads that can be moved.
+    """Search for the kernel threads that can be moved.
 
-    The kernel refuses to move workers and rescuers of workqueues (EINVAL). A thread that works for a process, such as vhost for a virtual
-    machine, is in that process's cgroup and isn't moved.
+    Not among them are workers and rescuers of workqueues, which the kernel refuses to move (EINVAL), and threads that serve a process, such
+    as vhost for a virtual machine, because they are in that process's cgroup.
 
     Args:
         proc: directory of the processes.
@@ -56,17 +56,17 @@ class KernelThreads:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[str, int], _Look] = {}
-        """Last check of each process. The key consists of the name and the inode of the process's directory in /proc. A later process with
-        the same id has another inode (proc_flush_pid in fs/proc/base.c).
+        """Last check of each process, by name and inode of its directory in /proc. If a PID is reused, the directory's inode is another one
+        (proc_flush_pid in fs/proc/base.c).
         """
 
     def find(self, *, rescan: bool = True) -> dict[ThreadKey, KernelThread]:
-        """Return the movable kernel threads. Threads that exit meanwhile are left out.
+        """Return the kernel threads that can be moved. Threads that exit during the search are left out.
 
         Args:
-            rescan: whether known threads are checked again, because a thread may enter or leave a cgroup. Otherwise only their affinities
-                are read. Threads that were new in the last call are always checked again, because the kernel may bind or move a thread
-                shortly after its creation.
+            rescan: whether to check known threads again, because a thread may have entered or left a cgroup. Otherwise, only their affinity
+                is read. Threads that the last call found for the first time are always checked again, because the kernel may bind or move a
+                thread shortly after creating it.
 
         Raises:
             KernelThreadsError: the processes can't be listed, or a thread can't be read.
@@ -102,7 +102,7 @@ class _Look(Struct, frozen=True):
     name: str
     is_first: bool
     is_final: bool
-    """Whether a later check would give the same result, because the thread is bound or isn't a kernel thread."""
+    """Whether the result can never change, because the thread is bound to a CPU or isn't a kernel thread. It then isn't checked again."""
 
 
 def _look_at(directory: str, *, is_first: bool) -> _Look:
@@ -114,7 +114,7 @@ def _look_at(directory: str, *, is_first: bool) -> _Look:
 
 
 _MOST_BYTES = 65536
-"""Number of bytes to read at once. The longest of the files, /proc/PID/status with its lists of CPUs and groups, is shorter."""
+"""Maximum number of bytes to read. The longest file, /proc/PID/status with its lists of CPUs and groups, is shorter."""
 _HINT = "see `ulimit -n`; the agent lists the threads again at the next sync"
 
 

@@ -1,4 +1,4 @@
-"""Reader of the kernel files for a report on one run of a command. The files concern the job's cgroup, its CPUs and the node."""
+"""Reading of the kernel files from which the report on a job's run is made: files of the job's cgroup, of its CPUs, and of the node."""
 
 import os
 import time
@@ -39,7 +39,7 @@ _OF_CPU = ("scaling_min_freq", "scaling_max_freq", "scaling_governor", "scaling_
 
 
 class RunFiles:
-    """Reader of the kernel files for the report on one job."""
+    """Reader of the kernel files for the report on one job's run."""
 
     def __init__(
         self, cgroup: str, cpus: CpuSet, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns
@@ -55,24 +55,24 @@ class RunFiles:
         self._cgroup, self._cpus, self._root, self._clock = cgroup, cpus, root, clock
 
     def read_sample(self) -> FileTexts:
-        """Read the few files that are sampled repeatedly during the run: memory by node, times, and frequencies."""
+        """Read the few files that are sampled repeatedly during the run: memory by NUMA node, CPU times, and CPU frequencies."""
         frequencies = (frequency_file(cpu, "scaling_cur_freq") for cpu in self._cpus)
         return self._read((CPU_STAT, *self._list_parents_stats(), NUMA_STAT, STAT, *frequencies))
 
     def read_counters(self) -> FileTexts:
-        """Read all counters that the report compares before and after the run."""
+        """Read all counters. The report shows their increase from the start to the end of the run."""
         sample, counters = self.read_sample(), self._read(self._list_counters())
         return FileTexts(counters.at_ns, {**sample.files, **counters.files}, {**sample.reasons, **counters.reasons})
 
     def read_environment(self) -> FileTexts:
-        """Read the properties of the node on which the speed of a run depends."""
+        """Read the node's properties that influence how fast a command runs."""
         names = (KERNEL, CPU_INFO, COMMAND_LINE, THP, ASLR, NO_TURBO, BOOST, *map(siblings_file, self._cpus))
         return self._read((*names, *self._list(MITIGATIONS, "")))
 
     def _list_parents_stats(self) -> Iterator[str]:
-        """Yield the path of cpu.stat for each cgroup above the job's cgroup.
+        """Yield the path of cpu.stat in each cgroup above the job's cgroup.
 
-        A cgroup's own counters don't include throttling by quotas above it.
+        They are needed because a cgroup's own counters don't include the throttling by quotas of its ancestors.
         """
         mount = self._root / CGROUPS
         for parent in Path(self._cgroup).parents:

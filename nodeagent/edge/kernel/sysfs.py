@@ -1,4 +1,4 @@
-"""Reader of the files that describe the machine. formats/kernel/sysfs.py parses and validates them."""
+"""Reading of the files that describe the machine. formats/kernel/sysfs.py parses and validates their contents."""
 
 import errno
 import os
@@ -20,24 +20,22 @@ from nodeagent.formats.kernel.sysfs_sample import (
 )
 
 ATTEMPTS = 8
-"""Maximum number of readings while CPUs are added or removed. A reading takes about 0.1 seconds."""
+"""Maximum number of readings. A reading, which takes about 0.1 s, is repeated if a CPU was added or removed meanwhile."""
 
 MAX_FILE_BYTES = 32 * 2**20
-"""Maximum size of a file. /proc/cpuinfo has about 1.5 KiB per CPU; all other files have at most a page."""
+"""Maximum size of a file in bytes. The largest is /proc/cpuinfo with about 1.5 KiB per CPU; all others have at most a page."""
 
 _LINK = "@"
-"""Suffix of a pattern for symbolic links. The target of such a link is read as text."""
+"""Suffix of a pattern that matches symbolic links. For such a link, the target path is the content."""
 
 _Files = dict[str, "_Files | None"]
-"""Names to read in a directory, as a tree. None marks a file to read. An empty mapping marks a directory of which only the name is
-needed.
-"""
+"""Names to read in a directory, as a tree. None marks a file. An empty mapping marks a directory that is listed but not read."""
 
 _ROOT_HINT = "name the copy of a node's file system: --root DIR"
 
 
 class VanishedError(SysfsError):
-    """A file in the listing of a directory doesn't exist any more."""
+    """A file disappeared between the listing of its directory and its reading."""
 
 
 def read_devices(root: str = "/") -> SysfsSample:
@@ -52,10 +50,11 @@ def read_devices(root: str = "/") -> SysfsSample:
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read all files that discovery needs. The files are read again if a CPU was added or removed meanwhile.
+    """Read all files from which the machine's topology is determined. Read them again if a CPU was added or
+    removed meanwhile.
 
     Raises:
-        SysfsError: a file can't be read or isn't a regular file, or the machine kept changing.
+        SysfsError: a file can't be read or isn't a regular file, or a CPU was added or removed during each reading.
     """
     base = root.rstrip("/") if root else "."
     try:
@@ -85,10 +84,10 @@ def read_machine(root: str = "/") -> SysfsSample:
 def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
     """Read the files below the root that match the patterns.
 
-    In a pattern, `#` stands for a decimal number and `*` for any name. A final `@` marks a symbolic link.
+    In a pattern, `#` matches a decimal number, and `*` matches any name. A pattern for symbolic links ends with `@`.
 
     Raises:
-        SysfsError: a file can't be read, or files kept vanishing.
+        SysfsError: a file can't be read, or files disappeared during each attempt.
     """
     failure: SysfsError | None = None
     for _ in range(ATTEMPTS):
@@ -101,16 +100,17 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
 
 
 def read_fingerprint_files(root: str = "/") -> SysfsSample:
-    """Read the few files that change whenever the machine changes (formats/kernel/machine_fingerprint.py).
+    """Read the few files that change with every change of the machine (see
+    formats/kernel/machine_fingerprint.py).
 
     Raises:
-        SysfsError: a file is missing or can't be read.
+        SysfsError: a file doesn't exist or can't be read.
     """
     return _read(root.rstrip("/") if root else ".", FINGERPRINT_FILES)
 
 
 def read_settings(root: str = "/") -> Settings:
-    """Read the kernel and service settings for `nodeagent check`. The result also lists unreadable files."""
+    """Read the kernel's and services' settings for `nodeagent check`. The result lists the files that can't be read."""
     base = root.rstrip("/") if root else "."
     files: dict[str, str] = {}
     directories: dict[str, tuple[str, ...]] = {}
@@ -128,10 +128,10 @@ def read_settings(root: str = "/") -> Settings:
 
 
 def write_setting(path: str, text: str, root: str = "/") -> None:
-    """Write a value to an existing kernel setting.
+    """Write a value to a kernel setting.
 
     Raises:
-        SysfsError: the setting doesn't exist, or can't be changed.
+        SysfsError: the setting doesn't exist or can't be changed.
     """
     full = f"{root.rstrip('/')}/{path}"
     try:
@@ -170,10 +170,11 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
 
 
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Yield the text of each wanted file and the wanted names of each listed directory, by path below the root.
+    """Yield the content of each wanted file, and the matching names in each listed directory, by path below
+    the root.
 
-    `listed` means that the listing of the parent directory contained this path, so the path must exist. Directories on a fixed path aren't
-    listed.
+    `listed` means that the path was found in its parent's listing. If it then doesn't exist, it has disappeared. Directories with a fixed
+    name aren't listed, and may be missing.
     """
     entries = list(tree.items())
     if listed or any("#" in name or name == "*" for name in tree):
@@ -207,7 +208,7 @@ def _matches(wanted: str, name: str) -> bool:
 
 
 def _escape(name: str) -> str:
-    """Return a name as ASCII text for documents, because the name of a network interface may contain any bytes."""
+    """Return a name as ASCII text, because documents contain only ASCII and the name of a network interface may contain any bytes."""
     return os.fsencode(name).decode("ascii", "backslashreplace")
 
 

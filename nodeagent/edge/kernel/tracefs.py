@@ -1,8 +1,9 @@
-"""Counters of the tasks and interrupts on some CPUs. The kernel counts in a tracefs instance (histogram triggers).
+"""Counters of the tasks and interrupts on some CPUs, which the kernel keeps in a tracefs instance (histogram triggers; see
+`Documentation/trace/histogram.rst` and `ftrace.rst`).
 
-Events are only counted, so other users of tracing are not disturbed. The kernel removes an instance only on request. A shell process
-therefore waits until this process ends, and then removes the instance. The instance's name contains this process's pid, so that the next
-run can remove a leftover instance (`Documentation/trace/histogram.rst`, `ftrace.rst`).
+An instance of its own, in which events are counted but not recorded, doesn't disturb other users of tracing. The kernel doesn't remove the
+instance when this process ends. Therefore, a shell process waits for this and removes the instance. If that fails, the next run removes it,
+which finds in the instance's name that the process has ended.
 """
 
 import errno
@@ -38,10 +39,10 @@ _COUNTED = {
     _SWITCHES: f"hist:keys=common_cpu,common_pid.execname,next_pid:{_TIMES}:size=16384",
 }
 _REMOVES = 'trap "" HUP INT TERM; read -r _; for _ in 1 2 3 4 5 6 7 8 9; do rmdir -- "$0" && exit; test -d "$0" || exit; sleep 0.2; done'
-"""Shell script that waits for the end of its input and then removes a directory.
+"""Shell script that waits for the end of its input, and then removes a directory.
 
-The script ignores SIGTERM, which systemd sends to all processes of a unit. It tries the removal several times, because the exiting process
-may keep files open for a moment.
+It ignores SIGTERM, because systemd sends SIGTERM to all processes of a unit, and the script must do its work after that. It tries several
+times to remove the directory, because the ending process may keep files in it open for a moment.
 """
 _HINTS = {
     errno.EACCES: "run this as root",
@@ -52,11 +53,11 @@ _HINTS = {
 
 
 class TracefsError(NodeAgentError):
-    """The kernel has no tracing, or refuses a request to its tracing files."""
+    """The kernel doesn't support tracing, or refuses access to its tracing files."""
 
 
 class CpuRecording:
-    """Counters of one tracefs instance, which is created by `record`."""
+    """Counters in a tracefs instance that `record` has created."""
 
     def __init__(self, instance: Path, cpus: CpuSet) -> None:
         self._instance = instance
@@ -65,7 +66,8 @@ class CpuRecording:
         self._exits = b""
 
     def prepare(self) -> None:
-        """Start to count exits, forks and moves between cgroups. Prepare the other counters.
+        """Start counting exits, forks and moves between cgroups. Set up the other counters without starting
+        them.
 
         Raises:
             TracefsError: the kernel refuses a counter.
@@ -78,7 +80,9 @@ class CpuRecording:
             self._trigger(event, f"{histogram}:pause {self._condition}")
 
     def begin(self) -> None:
-        """Start all counters, and stop counting exits."""
+        """Start the other counters, and stop counting exits. The exits counted until now tell which tasks ended while the counters were
+        being set up.
+        """
         self._exits = self._read(_EXITS)
         self._trigger(_EXITS, f"{_EXITS_COUNTED}:pause")
         for event, histogram in _COUNTED.items():
@@ -87,10 +91,10 @@ class CpuRecording:
             self._began[event] = from_ns, time.monotonic_ns()
 
     def end(self) -> CpuHistograms:
-        """Stop all counters at the same moment, and read them.
+        """Stop all counters at the same time, and read them.
 
         Raises:
-            TracefsError: a counter cannot be read.
+            TracefsError: a counter can't be read.
         """
         ended_ns = time.monotonic_ns()
         # this ends the count, because from here on, only events of this process reach the triggers
@@ -132,10 +136,10 @@ class CpuRecording:
 
 @contextmanager
 def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
-    """Create a tracefs instance with prepared counters of these CPUs. Remove the instance after the `with` block.
+    """Create a tracefs instance, and set up counters for these CPUs in it. Remove it after the `with` block.
 
     Raises:
-        TracefsError: the kernel has no tracing, or refuses it.
+        TracefsError: the kernel doesn't support tracing, or refuses it.
     """
     _check_tracefs(tracefs)
     remove_abandoned(tracefs)
@@ -148,7 +152,7 @@ def record(cpus: CpuSet, tracefs: Path = TRACEFS) -> Iterator[CpuRecording]:
 
 @contextmanager
 def make_temporary_directory(path: Path) -> Iterator[Path]:
-    """Create a directory that is removed after the `with` block, even if this process is killed.
+    """Create a directory, and remove it after the `with` block, or when this process is killed.
 
     Raises:
         TracefsError: the directory can't be created.
@@ -178,7 +182,11 @@ def make_temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(tracefs: Path = TRACEFS) -> None:
-    """Remove leftover instances of processes that have exited."""
+    """Remove the instances that processes left behind when they ended.
+
+    Raises:
+        TracefsError: the instances can't be listed.
+    """
     try:
         found = sorted(path for path in (tracefs / "instances").iterdir() if path.name.startswith(_PREFIX))
     except OSError as err:
@@ -207,7 +215,7 @@ def _check_tracefs(tracefs: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raise OSError if access is denied, unlike Path.exists in some Python versions."""
+    """Return whether a path exists. Unlike Path.exists in some versions of Python, raise OSError if access is denied."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

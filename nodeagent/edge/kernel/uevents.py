@@ -1,4 +1,4 @@
-"""Watch for hotplug of CPUs, memory, NUMA nodes and PCI devices (uevents over netlink)."""
+"""Watch of uevents (over netlink) that report the hotplug of CPUs, memory, NUMA nodes and PCI devices."""
 
 import enum
 import errno
@@ -14,20 +14,22 @@ from importlib.util import find_spec, module_from_spec
 from nodeagent.errors import NodeAgentError
 
 _SUBSYSTEMS = frozenset({"cpu", "memory", "node", "pci"})
-"""Subsystems whose uevents wake the agent. PCI is included because a driver may set the affinity of its interrupts at the event `bind`."""
+"""Subsystems whose uevents wake the agent. PCI is one of them because a driver may set the affinity of its interrupts when it is bound to a
+device.
+"""
 _NETLINK_KOBJECT_UEVENT = 15
-"""Constant of linux/netlink.h."""
+"""Netlink protocol number of uevents (linux/netlink.h)."""
 _KERNEL_GROUP = 1
-"""Multicast group of the kernel's own messages (UDEV_MONITOR_KERNEL of libudev). udev's messages have group 2."""
+"""Multicast group of the messages from the kernel (UDEV_MONITOR_KERNEL of libudev). Messages from udev have group 2."""
 _KERNEL_PORT = 0
 _MAX_MESSAGE_BYTES = 16 * 1024
-"""Maximum size of a message. The kernel's messages have a path and at most 2 KiB of variables (UEVENT_BUFFER_SIZE)."""
+"""Maximum size of a message in bytes. The kernel sends a path and at most 2 KiB of variables (UEVENT_BUFFER_SIZE)."""
 _RECEIVE_BUFFER_BYTES = 1 << 20
 _MAX_MESSAGES = 1000
 
 
 class UeventError(NodeAgentError):
-    """The kernel's uevents are not available."""
+    """The kernel's uevents can't be received."""
 
 
 class Hotplug(enum.Enum):
@@ -35,15 +37,15 @@ class Hotplug(enum.Enum):
 
     CHANGED = "changed"
     OVERFLOW = "overflow"
-    """Uevents were lost, because they arrived faster than they were read."""
+    """Loss of uevents that arrived faster than they were read. What they reported is unknown."""
 
 
 def open_uevent_socket() -> socket.socket:
-    """Subscribe to the kernel's own uevents. udev's copies (group 2) are not received, because any privileged process could send such
-    messages.
+    """Subscribe to the uevents that the kernel sends. Those sent by udev (group 2) aren't received, because any privileged process could
+    send such messages.
 
     Raises:
-        UeventError: the kernel refuses.
+        UeventError: the kernel refuses the subscription.
     """
     try:
         channel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_KOBJECT_UEVENT)
@@ -67,13 +69,13 @@ def _make_error(err: OSError) -> UeventError:
 
 
 class Uevents:
-    """Iterator that waits for uevents and yields wake-ups, for a separate thread.
+    """Iterator over the reasons to read the machine. It waits for uevents, so it needs a thread of its own.
 
     Args:
-        channel: socket of `open_uevent_socket`, which is closed when the iteration ends.
+        channel: socket from `open_uevent_socket`. It is closed when the iteration ends.
 
     Raises:
-        UeventError: no file descriptor is available. The channel is closed.
+        UeventError: no file descriptor is free. The channel is closed.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -85,7 +87,7 @@ class Uevents:
             raise _make_error(err) from err
 
     def __iter__(self) -> Iterator[Hotplug]:
-        """Wait for uevents, and yield one value for all pending uevents. The iteration ends after `close`.
+        """Wait for uevents, and yield one reason for all that are pending. The iteration ends after `close`.
 
         Raises:
             UeventError: the socket can't be read.
@@ -110,11 +112,11 @@ class Uevents:
 
 
 def drain(channel: socket.socket) -> Hotplug | None:
-    """Read the pending messages up to a limit, so that a flood of events doesn't delay the wake-up. Return the reason to read the machine,
-    or None.
+    """Read the pending messages, and return the reason to read the machine, or None. At most _MAX_MESSAGES are read at once, so that a
+    flood of events doesn't delay the wake-up.
 
     Args:
-        channel: socket of `open_uevent_socket`.
+        channel: socket from `open_uevent_socket`.
 
     Raises:
         UeventError: the socket can't be read.
@@ -147,7 +149,9 @@ def _is_of_interest(message: bytes) -> bool:
 
 @cache
 def _load_parser() -> type:
-    """Import the parser at the first uevent. The other modules of its package are ten times as large, and aren't needed for uevents."""
+    """Import the parser when the first uevent arrives. It is imported without the rest of its package, which is ten times as large and
+    isn't needed.
+    """
     spec = find_spec("pyroute2")
     assert spec is not None
     sys.modules.setdefault("pyroute2", module_from_spec(spec))

@@ -1,4 +1,4 @@
-"""Counters of CPU and memory use: CPU times from psutil, and the raw text of cgroup files and scheduler statistics."""
+"""CPU and memory use: CPU times from psutil, and the unparsed contents of cgroup files and scheduler statistics."""
 
 import os
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from nodeagent.formats.kernel.pressure import PRESSURES
 
 
 class UsageText(Struct, frozen=True):
-    """Texts of two cgroup files. None means that the file can't be read, for instance because its controller is off."""
+    """Contents of two files of a cgroup. None means that a file can't be read, for instance because its controller isn't enabled."""
 
     cpu_stat: str | None
     numa_stat: str | None
 
 
 def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
-    """Return the busy and the total time of every online CPU, ordered by CPU, in microseconds since boot.
+    """Return the busy time and the total time of each online CPU, in microseconds since boot, ordered by CPU.
 
-    I/O wait doesn't count as busy.
+    I/O wait doesn't count as busy time.
     """
     import psutil  # noqa: PLC0415 - the report of a job doesn't need it
 
@@ -31,8 +31,11 @@ def read_cpu_times_us() -> tuple[tuple[int, int], ...]:
 
 
 def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
-    """Read the CPU and memory usage of cgroups. `paths` contains the path of each cgroup below `root` by a name, which the result uses,
-    too.
+    """Read the files about CPU and memory use of several cgroups.
+
+    Args:
+        root: directory of the topmost cgroup.
+        paths: path of each cgroup below `root`, by any name. The result uses the same names.
     """
     return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 
@@ -42,11 +45,11 @@ def _read_usage(cgroup: str) -> UsageText:
 
 
 class PressureText(Struct, frozen=True):
-    """Texts of a cgroup's throttling and pressure files. Files that can't be read are None or missing."""
+    """Contents of a cgroup's throttling and pressure files. A file that can't be read is None, or missing from the mapping."""
 
     cpu_stat: str | None
     by_resource: Mapping[str, str]
-    """Texts of the pressure files (PSI) by resource: cpu, memory, irq."""
+    """Contents of the pressure files (PSI), by resource: cpu, memory, irq."""
 
 
 def read_pressure(cgroup: str) -> PressureText:
@@ -56,7 +59,7 @@ def read_pressure(cgroup: str) -> PressureText:
 
 
 class JobUsageText(Struct, frozen=True):
-    """Texts for the report on a job. None means that a file can't be read."""
+    """Contents of the files for the report on a job. None means that a file can't be read."""
 
     cgroup: UsageText
     memory_peak: str | None
@@ -65,13 +68,15 @@ class JobUsageText(Struct, frozen=True):
 
 
 def read_job_usage(cgroup: str, root: str = "") -> JobUsageText:
-    """Read the usage of a cgroup, and the scheduler statistics of all CPUs. `root` is the directory above proc/."""
+    """Read the files about a job's CPU and memory use, and the scheduler statistics of all CPUs. `root` is the directory that contains
+    proc/.
+    """
     events, peak = read_memory_end(cgroup)
     return JobUsageText(_read_usage(cgroup), peak, _read(f"{root}/proc/schedstat"), events)
 
 
 def read_memory_end(cgroup: str) -> tuple[str | None, str | None]:
-    """Read `memory.events` and `memory.peak` of a cgroup, given its directory. None means that the file can't be read."""
+    """Read `memory.events` and `memory.peak` in a cgroup's directory. None means that a file can't be read."""
     return _read(f"{cgroup}/memory.events"), _read(f"{cgroup}/memory.peak")
 
 

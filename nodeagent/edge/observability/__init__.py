@@ -1,1 +1,1 @@
-"""Ways in which the agent publishes information about itself: the metrics endpoint and the journal."""
+"""Output of metrics over HTTP, and of log entries to the journal."""

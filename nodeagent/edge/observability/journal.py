@@ -1,4 +1,4 @@
-"""Log entries with fields, sent to systemd's journal by its native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/)."""
+"""Client of systemd's journal, which sends log entries with fields in the native protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL/)."""
 
 import errno
 import fcntl
@@ -10,7 +10,7 @@ from typing import TextIO
 
 SOCKET = "/run/systemd/journal/socket"
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Seals that make a memory file immutable. The journal accepts only files with these seals."""
+"""Seals that make a memory file immutable. The journal rejects a file without them."""
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
@@ -23,10 +23,10 @@ def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class Journal:
-    """Connection to the journal.
+    """Connection to the journal's socket.
 
     Raises:
-        OSError: no journal listens at this path.
+        OSError: no journal is listening at this path.
     """
 
     def __init__(self, path: str = SOCKET) -> None:

@@ -1,6 +1,6 @@
-"""Text of one metrics snapshot in the Prometheus format, rendered by prometheus-client.
+"""Rendering of a metrics snapshot in the Prometheus text format, by the package prometheus-client.
 
-daemon/reports/exposition.py imports this module when the first request arrives.
+To save memory, daemon/reports/exposition.py imports this module only when the first request arrives.
 """
 
 from collections import defaultdict
@@ -24,18 +24,20 @@ _TOTAL = "_total"
 
 
 def render_metrics(snapshot: MetricsSnapshot, read: Mapping[Series, float], *, aliases: bool) -> bytes:
-    """Return the text of a snapshot, of series read from the kernel, and of this process's own metrics.
+    """Render a snapshot, series read from the kernel, and this process's own metrics as text.
 
     Args:
         snapshot: counters, gauges and distributions.
         read: series that aren't in the snapshot.
-        aliases: whether metrics also have names without kubelet's prefix.
+        aliases: whether kubelet's metrics also appear without their prefix `kubelet_`.
     """
     return generate_latest(_Published(snapshot, read, aliases=aliases))
 
 
 class _UnsuffixedCounter(str):
-    """Counter metric whose name gets no suffix `_total` from prometheus-client."""
+    """Metric type `counter`, disguised so that prometheus-client doesn't append `_total` to the metric's name. kubelet has counters without
+    this suffix.
+    """
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""HTTP pages at the metrics address: `/metrics`, and checks such as `/readyz`."""
+"""HTTP pages at the metrics address: `/metrics`, and pages for checks such as `/readyz`."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -13,16 +13,17 @@ _BROKEN = {
 }
 
 Check = Callable[[], tuple[bool, str]]
-"""Function that returns whether a check succeeds, and the text of its page."""
+"""Function that makes a check. It returns whether the check succeeded, and the text of the check's page."""
 
 
 class MetricsPages:
-    """Service for `ServingThread.serve` that answers HTTP/1.x GET and HEAD, one request per connection.
+    """HTTP/1.x service for `ServingThread.serve`. It answers GET and HEAD, with one request per connection.
 
     Args:
-        metrics: function that returns the text of `/metrics`.
-        content_type: content type of that text.
-        checks: quick functions by path (`/readyz`), called in the serving thread. The status is 503 if a check fails.
+        metrics: function that returns the content of `/metrics`.
+        content_type: content type of `/metrics`.
+        checks: functions by path, such as `/readyz`. They must be quick, because they are called in the serving thread. The HTTP status is
+            503 if a check fails.
     """
 
     bounds = Bounds(connections=64, request_bytes=8 * 1024, read_seconds=5.0, write_seconds=5.0)

@@ -1,1 +1,1 @@
-"""CPU plugins of the configuration: loading their code and calling it."""
+"""CPU plugins: loading their code, and calling it."""

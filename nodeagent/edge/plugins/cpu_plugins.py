@@ -1,4 +1,5 @@
-"""Code of CPU plugins, found by entry points and called in a thread with a timeout. core/resources/cpu/plugins.py checks the answers.
+"""Code of CPU plugins. It is found through entry points, and called in a thread with a timeout. core/resources/cpu/plugins.py checks the
+answers.
 
 This module is imported only if plugins are configured.
 """
@@ -23,11 +24,11 @@ from nodeagent.errors import printable
 GROUP = "nodeagent.cpu_plugins"
 FIELD = "cpuManagerPlugins"
 SECONDS = 1.0
-"""Timeout in seconds of one question. A plugin answers within microseconds, but on a loaded machine its thread may start late."""
+"""Timeout in seconds of one question. A plugin normally answers within microseconds, but on a loaded machine its thread may start late."""
 TURN_SECONDS = 1.0
-"""Maximum total seconds of all questions to a plugin in a turn."""
+"""Maximum time, in seconds, that one plugin may take for all its answers in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Seconds of each question that don't count towards the turn's maximum, because a loaded machine may start the thread late."""
+"""Seconds of each question that don't count towards TURN_SECONDS, because a loaded machine may start the plugin's thread late."""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"
@@ -38,14 +39,14 @@ class _Failure(Struct, frozen=True):
 
 
 _Result = _Failure | object
-"""Result of a question: a failure, or a copy of the answer. The type of the copy has no methods of the plugin."""
+"""Result of a question: a failure, or a copy of the answer, which contains no code of the plugin."""
 _Question = tuple[Callable[..., object], tuple[object, ...], "SimpleQueue[_Result]"]
 
 
 class BoundedCode:
-    """Code of one plugin, called in a separate thread.
+    """Code of one plugin, called in a thread of its own.
 
-    After a late answer the plugin isn't asked again, because its thread may never return.
+    If an answer is late, the plugin isn't asked any more, because its thread may never return from the call.
     """
 
     def __init__(
@@ -56,14 +57,15 @@ class BoundedCode:
         turn_seconds: float = TURN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Find the methods that implement extension points. The search may run code of the plugin.
+        """Find the methods of the plugin that implement extension points. Looking them up may already run
+        code of the plugin.
 
         Args:
             name: the plugin's name, for messages.
-            code: the object that the plugin's entry point made.
+            code: the object that the plugin's entry point has created.
             seconds: timeout of each question.
-            turn_seconds: limit for all questions of a turn, from the first `begin_turn` on.
-            clock: a monotonic clock, in seconds.
+            turn_seconds: time limit of all questions in a turn. Without a call of `begin_turn`, there is no such limit.
+            clock: monotonic clock, in seconds.
         """
         found = {point.value: getattr(code, point.method, None) for point in Point}
         self._name = name
@@ -71,7 +73,7 @@ class BoundedCode:
         self._seconds, self._turn_seconds = seconds, turn_seconds
         self._clock = clock
         self._left: float | None = None
-        """Seconds that are left of the turn's maximum. None means that no turn has begun, as in commands."""
+        """Seconds that are left of the turn's time limit. None means that there is no turn, and so no limit, as in commands."""
         self._alive: Callable[[], None] = lambda: None
         self._held_off = ""
         self._questions: SimpleQueue[_Question] | None = None
@@ -83,15 +85,19 @@ class BoundedCode:
 
     @property
     def held_off(self) -> str:
-        """Return the reason why the plugin is no longer asked. The result is empty if it is still asked."""
+        """Return the reason why the plugin isn't asked any more. Empty means that it is asked."""
         return self._held_off
 
     def begin_turn(self, alive: Callable[[], None]) -> None:
-        """Start another turn's time limit for the plugin. `alive` is called after each answer."""
+        """Restart the time limit of this plugin for a new turn. `alive` is called after each answer."""
         self._left, self._alive = self._turn_seconds, alive
 
     def ask(self, point: str, *question: object) -> object:
-        """Ask the plugin and return its unchecked answer (see `PluginCode`)."""
+        """Ask the plugin, and return its answer. Only the answer's type is checked here (see `PluginCode`).
+
+        Raises:
+            PluginFailedError: the plugin failed or was late, now or before.
+        """
         if self._held_off:
             raise self._make_error(point, f"an earlier answer was too late, and it {_UNTIL}")
         if self._questions is None:
@@ -133,7 +139,8 @@ def _answer_all(questions: "SimpleQueue[_Question]") -> None:
 
 
 def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Result:
-    """Call a method twice and compare the answers, to detect answers that depend on randomness, counters or the clock.
+    """Call a method twice and compare the answers. They differ if the plugin's answer depends on more than the question, such as the clock
+    or a random number.
 
     Each answer is copied at once, because the plugin may change the object later.
     """
@@ -148,7 +155,7 @@ def _answer(method: Callable[..., object], question: tuple[object, ...]) -> _Res
 
 
 def _copy_answer(answer: object) -> _Result:
-    """Copy an answer. Subclasses of the answer types are refused, because their methods may be the plugin's code."""
+    """Copy an answer. Only exact types are accepted, because a subclass may have methods that run code of the plugin."""
     if answer is None or type(answer) is int or type(answer) is str:
         return answer
     if type(answer) is CpuSet:
@@ -177,16 +184,24 @@ def _get_message(err: BaseException) -> str | None:
 
 
 def _shorten(text: str) -> str:
-    """Return the beginning of a text, with only printable characters. The result is a plain str, even if the text is of a subclass."""
+    """Return the beginning of a text, with only printable characters, as a plain str. The text may be of a subclass whose methods are the
+    plugin's code.
+    """
     return printable(str.__getitem__(text, slice(_MOST_CHARACTERS)))
 
 
 _LOADED: dict[tuple[str, tuple[tuple[str, str], ...]], BoundedCode] = {}
-"""Plugins by name and options. Plugins stay loaded, so that a late plugin isn't asked again after a reload."""
+"""Loaded plugins by name and options. They stay loaded after a reload of the configuration, so that a plugin that was late isn't asked
+again.
+"""
 
 
 def load_plugins(plugins: tuple[CpuPlugin, ...]) -> tuple[tuple[CpuPlugin, ...], tuple[StartRefused, ...]]:
-    """Load the code of plugins. Return the plugins with their code, and a refusal for each plugin that can't be loaded."""
+    """Load the code of plugins.
+
+    Returns:
+        The plugins, with their code if it could be loaded, and a refusal for each plugin that can't be loaded.
+    """
     with_code, problems = [], []
     for index, plugin in enumerate(plugins):
         code = _load(plugin)
@@ -239,7 +254,9 @@ def _make_code(plugin: CpuPlugin) -> BoundedCode | _Failure:
 
 
 def _find_entry_point(name: str) -> EntryPoint | _Failure:
-    """Find the entry point of this name. If several distributions define the name, the first on sys.path is used."""
+    """Find the entry point of a CPU plugin. If a distribution is installed several times, the first on sys.path counts. If entry points of
+    the same name differ, return a failure.
+    """
     entries_of: dict[str, tuple[EntryPoint, ...]] = {}
     broken = []
     for distribution in distributions():

@@ -1,1 +1,1 @@
-"""Processes of the host: their CPUs and cgroups, the owners of jobs, and the socket of the launcher."""
+"""Access to processes: the host's processes with their CPUs and cgroups, the owners of jobs, and the launcher."""

@@ -1,4 +1,4 @@
-"""CPU affinities and cgroups of the host's processes, and its kernel threads, read from /proc and psutil."""
+"""Processes and kernel threads of the host, with their CPU affinity and cgroups, read from /proc and by psutil."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ from nodeagent.core.model.idset import CpuSet
 from nodeagent.formats.kernel.task_stat import TaskStat, parse_task_stat
 
 _CUT_LENGTH = 15
-"""Length at which the kernel cuts the names of processes (TASK_COMM_LEN)."""
+"""Length to which the kernel shortens the names of processes (TASK_COMM_LEN)."""
 
 
 class ProcessAffinity(Struct, frozen=True):
     pid: int
     name: str
     cpus: CpuSet
-    """Union of the CPU affinities of the process's threads."""
+    """CPUs on which any thread of the process may run."""
     cgroup: str | None
     """Cgroup path below the cgroup v2 root, with a leading slash. None means that the process isn't in a v2 cgroup."""
     is_kernel_thread: bool
@@ -29,15 +29,16 @@ class ProcessScan(Struct, frozen=True):
     found: tuple[ProcessAffinity, ...]
     """The processes, ordered by pid."""
     hidden: tuple[int, ...]
-    """PIDs of processes that the caller may not inspect."""
+    """PIDs of the processes that this user isn't allowed to inspect."""
 
 
 def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
-    """Find the processes with a thread that may run on one of these CPUs. Processes that end during the scan are left out.
+    """Find the processes that have a thread that may run on one of these CPUs. Processes that end during the
+    search are left out.
 
     Args:
         cpus: the CPUs.
-        excluding: function that returns, for a pid, whether to skip this process.
+        excluding: function that returns whether to leave out the process with a certain PID.
     """
     found, hidden = [], []
     for pid in sorted(_list_ids("/proc")):
@@ -56,9 +57,10 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 
 
 def find_caller_pids() -> frozenset[int]:
-    """Return the pids of this process, its callers (shell, sudo, session) and the other processes of its pipeline.
+    """Return the PIDs of this process, of its ancestors in the same cgroup (shell, sudo), and of the other
+    processes in its pipeline.
 
-    The program that started the session, such as sshd or cron, isn't included, because it is in another cgroup or is pid 1.
+    The program that has started the session, such as sshd or cron, isn't included, because it is in another cgroup or has PID 1.
     """
     pid = os.getpid()
     ours = {pid}
@@ -91,7 +93,7 @@ def describe_threads(thread_ids: Iterable[int]) -> dict[int, HostThread]:
 
 
 def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
-    """Find the threads in state R (running or runnable), by CPU. CPUs without such threads are left out."""
+    """Find the threads in state R (running or runnable) on these CPUs. Return their IDs by CPU; CPUs without such threads are left out."""
     found: dict[int, tuple[int, ...]] = {}
     for pid in _list_ids("/proc") if cpus else ():
         with contextlib.suppress(OSError):
@@ -103,7 +105,7 @@ def find_runnable_threads(cpus: CpuSet) -> dict[int, tuple[int, ...]]:
 
 
 class LastRun(Struct, frozen=True):
-    """Run time of a thread, and the CPU on which the thread last ran."""
+    """CPU on which a thread last ran, and the thread's total run time."""
 
     cpu: int
     run_ns: int
@@ -111,7 +113,7 @@ class LastRun(Struct, frozen=True):
 
 
 def read_last_runs() -> dict[int, LastRun]:
-    """Read the last CPU and the run time of every thread, by thread ID. Threads that exit meanwhile are left out."""
+    """Return the last CPU and the run time of each thread, by thread ID. Threads that exit during the reading are left out."""
     found = {}
     for pid in _list_ids("/proc"):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -122,14 +124,14 @@ def read_last_runs() -> dict[int, LastRun]:
 
 
 def leave_cpus(cpus: CpuSet) -> None:
-    """Remove CPUs from the affinity of this process. If no CPU would be left, the affinity stays unchanged."""
+    """Remove CPUs from this process's affinity, so that it doesn't run there. If no CPU would be left, don't change the affinity."""
     others = CpuSet.from_ids(os.sched_getaffinity(0)) - cpus
     if others:
         os.sched_setaffinity(0, others)
 
 
 def _read_process(pid: int, wanted: CpuSet) -> ProcessAffinity | None:
-    """Read a process. None means that the process is a zombie, or that none of its threads may run on the wanted CPUs."""
+    """Read a process. None means that it is a zombie, or that no thread of it may run on the wanted CPUs."""
     stat, ids = _read_stat(pid), set[int]()
     for tid in _list_ids(f"/proc/{pid}/task"):
         with contextlib.suppress(ProcessLookupError):  # the thread has exited, but its process has not
@@ -141,7 +143,7 @@ def _read_process(pid: int, wanted: CpuSet) -> ProcessAffinity | None:
 
 
 def _find_name(pid: int, stat: TaskStat) -> str:
-    """Return the name of a process. A name that the kernel has cut is completed from the command line."""
+    """Return the name of a process. If the kernel has shortened it, take the full name from the command line."""
     if stat.is_kernel_thread or len(stat.name) < _CUT_LENGTH:
         return stat.name
     import psutil  # noqa: PLC0415 - few names are so long
@@ -152,7 +154,7 @@ def _find_name(pid: int, stat: TaskStat) -> str:
 
 
 def _list_ids(directory: str) -> list[int]:
-    """Return the IDs of the processes in /proc, or of the threads in a directory `task`."""
+    """Return the process IDs in /proc, or the thread IDs in a process's directory `task`."""
     with os.scandir(directory) as entries:
         return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 

@@ -1,4 +1,4 @@
-"""Processes that own jobs. Each process is identified by a pidfd, because the kernel can reuse its pid for another process."""
+"""Owner processes of jobs. A process is identified by a pidfd, because the kernel may reuse its PID."""
 
 import os
 import select
@@ -11,14 +11,14 @@ from nodeagent.formats.kernel.task_stat import parse_task_stat
 
 
 class OwnerError(NodeAgentError):
-    """A process cannot own a job."""
+    """A process can't own a job, because it has ended or has the wrong user IDs."""
 
 
 class Owner:
-    """Process that owns a job, identified by a pidfd until `close`.
+    """Process that owns a job. Until `close`, an open pidfd identifies it.
 
-    Only the pidfd shows whether the process still runs. /proc also shows a running process as a zombie if its main thread has exited before
-    other threads, or while another thread executes a program.
+    Whether it is running is read from the pidfd, because /proc isn't reliable: it shows a running process as a zombie if its main thread
+    has exited before the other threads, or while another thread executes a program.
     """
 
     def __init__(self, pid: int, pidfd: int, start_ticks: int, session: int) -> None:
@@ -26,7 +26,7 @@ class Owner:
         self.pidfd = pidfd
         self.start_ticks = start_ticks
         self.session = session
-        """Process number of the session's leader."""
+        """PID of the session's leader."""
 
     def is_alive(self) -> bool:
         poll = select.poll()
@@ -38,7 +38,7 @@ class Owner:
 
 
 def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
-    """Open a recorded process again. None means that the process has exited."""
+    """Open the process that a record names. None means that this process has exited."""
     try:
         owner = _open_process(pid)
     except OSError:
@@ -50,11 +50,11 @@ def reopen_owner(pid: int, start_ticks: int) -> Owner | None:
 
 
 def open_caller(pid: int, uid: int) -> Owner:
-    """Open the process that requests a job.
+    """Open the process that requests a job, after checking that all its user IDs are those of the user.
 
-    All user IDs of the process must belong to the user. A caller could pass its connection to another process and exit, and a foreign
-    process could get its pid. If all IDs of the foreign process belong to the user, this is harmless, because the user may send signals to
-    it anyway.
+    The check is needed because the PID comes from the connection, and the caller may have passed the connection on and exited. Another
+    process may then have its PID. If all IDs of that process are the user's, this is harmless, because the user may send it signals in any
+    case.
 
     Raises:
         OwnerError: the process has exited, or has another user ID.
@@ -100,27 +100,29 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Watcher of owners, which calls back when an owner has exited, or at a set time."""
+    """Watch of owner processes. It calls a function when an owner exits, and at a time that may be set."""
 
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
         self._seconds_left = seconds_left
-        """Function that returns the seconds until the next callback. None means that there is no set time."""
+        """Function that returns the seconds until that time. None means that no time is set."""
         self._epoll = select.epoll()
         self._renewed = os.eventfd(0)
         weakref.finalize(self, os.close, self._renewed)
         self._epoll.register(self._renewed, select.EPOLLIN)
 
     def add(self, owner: Owner) -> None:
-        """Watch another owner until `Owner.close`."""
+        """Watch an owner until its pidfd is closed."""
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def renew_time(self) -> None:
-        """Have `follow` call `seconds_left` again, because the next set time may have changed."""
+        """Make `follow` call `seconds_left` again, because the time may have changed."""
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:
-        """Wait forever for owners to exit and for set times to pass. Run this method in a separate thread."""
+        """Wait for owners to exit and for the set time, and call the function each time. This method never returns, so it needs a thread of
+        its own.
+        """
         while True:
             seconds = self._seconds_left()
             is_renewed = self._epoll.poll(seconds) == [(self._renewed, select.EPOLLIN)]

@@ -1,7 +1,7 @@
-"""Client of the launcher's socket. The connection is kept open between requests.
+"""Client of the launcher. It keeps its connection open for further requests.
 
-Every request can be repeated after an error. The launcher starts each run ID only once, and keeps an exit status until the agent
-acknowledges it.
+After an error, each request may be repeated: the launcher starts a run ID only once, and keeps an exit status until the agent has
+acknowledged it.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class LauncherError(NodeAgentError):
 
 
 class Changes(Struct, frozen=True):
-    """Changes in the launcher's list of runs since an earlier answer."""
+    """Changes of the launcher's runs since an earlier answer."""
 
     statuses: tuple[RunStatus, ...]
-    """Statuses of new and changed runs, in any order."""
+    """Statuses of the runs that are new or have changed, in no particular order."""
     gone: tuple[str, ...]
-    """IDs of runs that the launcher has forgotten."""
+    """IDs of the runs that the launcher doesn't know any more."""
     token: str
-    """Token to send with the next request. Empty means that the launcher lists all runs each time."""
+    """Token for the next request, which then lists only later changes. Empty means that the launcher always lists all runs."""
     is_whole: bool
-    """Whether the answer lists all statuses, so that it replaces all earlier answers."""
+    """Whether the statuses are those of all runs, so that runs from earlier answers must be dropped."""
 
 
 class LauncherClient:
     def __init__(self, path: Path = DEFAULT_SOCKET) -> None:
         self._path = path
         self._kept: tuple[int, socket.socket] | None = None
-        """Connection left open by an earlier request, with the inode of the launcher's socket.
+        """Connection from an earlier request, with the inode of the launcher's socket file at that time.
 
-        If the socket file was deleted or replaced, the connection isn't used, because this launcher can no longer be reached by others.
+        If the inode has changed, the connection isn't used. It would lead to a launcher whose socket file was deleted or replaced.
         """
         self._subscription: socket.socket | None = None
         self._closed = False
@@ -77,9 +77,10 @@ class LauncherClient:
         return self._check_served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Start a container's process.
+        """Start a container's process, and return its status after execve, or the reason why it couldn't be
+        started.
 
-        Return after execve, or after a failure. For an ID that was started before, only return the current status.
+        If the run ID was started before, nothing is started, and the current status is returned.
         """
         answer = protocol.decode_start(self._ask(protocol.encode_start(request)))
         if isinstance(answer, Refused):
@@ -87,11 +88,11 @@ class LauncherClient:
         return answer
 
     def list(self) -> tuple[RunStatus, ...]:
-        """List the running processes, and the exit statuses that the agent hasn't acknowledged, ordered by ID."""
+        """Return the statuses of the running processes, and the exit statuses that aren't acknowledged yet, ordered by ID."""
         return tuple(sorted(self.list_changes("").statuses, key=attrgetter("id")))
 
     def list_changes(self, since: str) -> Changes:
-        """List the changes since the earlier answer with the token `since`. An empty token lists all runs."""
+        """Return the changes since the answer that contained the token `since`. With an empty token, return all runs."""
         found: dict[str, RunStatus | None] = {}
         after, more, is_whole = "", True, False
         while more:
@@ -109,13 +110,14 @@ class LauncherClient:
         )
 
     def signal(self, run_id: str, signal: int) -> bool:
-        """Send a signal to the main process of a container. False means that the process has already exited."""
+        """Send a signal to a container's main process. Return False if the process has already exited."""
         return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Acknowledge exit statuses, which the launcher then forgets.
+        """Acknowledge exit statuses, so that the launcher drops them. Return the IDs that the launcher has
+        dropped.
 
-        Return the acknowledged IDs, without IDs of unknown or running processes.
+        Unknown IDs, and those of running processes, have no effect.
         """
         asked = tuple(ids)
         acked: tuple[str, ...] = ()
@@ -125,28 +127,28 @@ class LauncherClient:
         return acked
 
     def begin_partition(self, cgroup: Path, kind: str) -> None:
-        """Write a cgroup's `cpuset.cpus.partition`, which the agent isn't allowed to write. The file then shows whether the kernel accepted
-        the value.
+        """Let the launcher write a cgroup's `cpuset.cpus.partition`, because the agent isn't allowed to. Read the file afterwards to see
+        whether the kernel accepted the value.
         """
         self._check_served(protocol.decode_partition(self._ask(protocol.encode_partition(str(cgroup), kind))))
 
     def gather(self, cgroup: Path) -> None:
-        """Have the launcher set the affinity of a cgroup's threads to the cgroup's CPUs (sched_setaffinity(2)), which the agent may not
-        do.
+        """Let the launcher reset the affinity of a cgroup's threads to the cgroup's CPUs (sched_setaffinity(2)), because the agent isn't
+        allowed to.
         """
         self._check_served(protocol.decode_gather(self._ask(protocol.encode_gather(str(cgroup)))))
 
     def write_host(self, writes: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
-        """Write host settings, which the agent itself may only read.
+        """Let the launcher write host settings, because the agent may only read them.
 
         Args:
-            writes: the files to write, as pairs of absolute path and content.
+            writes: pairs of place and value. The place is an absolute path, or `thread PID@START` for a kernel thread's CPUs.
 
         Returns:
-            The error of each write. None means that the write succeeded.
+            The result of each write: None after success, otherwise the error's text.
 
         Raises:
-            LauncherError: the request failed. Some of the files may have been written.
+            LauncherError: the request failed. Some of the values may have been written.
         """
         results: tuple[str | None, ...] = ()
         for some in _split_writes(writes):
@@ -157,23 +159,26 @@ class LauncherClient:
         return results
 
     def tell(self, session: int, ticks: int, line: str) -> bool:
-        """Write a line to the pseudoterminal of a session of this host, which the agent may not open.
+        """Let the launcher write a line to the pseudoterminal of a login session, because the agent isn't
+        allowed to open it.
 
         Args:
-            session: process number of the session's leader.
-            ticks: start time of a process in the session. A leader that started later has got a number that was free again.
+            session: PID of the session's leader.
+            ticks: start time of any process in the session. If the leader has started later, it belongs to another session that reuses the
+                PID.
             line: the text.
 
         Returns:
-            False if there is no such terminal any more, or no room in it.
+            False if the terminal doesn't exist any more, or its buffer is full.
         """
         return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(session, ticks, line))))
 
     def events(self) -> Iterator[None]:
-        """Yield once after the subscription, and again whenever processes have exited, until `close`. Call `list` to get their statuses.
+        """Yield once when subscribed, and then whenever processes have exited, until `close`. Only `list`
+        returns their statuses.
 
         Raises:
-            LauncherError: the launcher has closed the connection, for instance to execute its new version.
+            LauncherError: the launcher has closed the connection, for instance because it was updated.
         """
         try:
             with self._connect(None) as stream:
@@ -192,7 +197,7 @@ class LauncherClient:
             raise LauncherError(self._path, "it closed the connection")
 
     def close(self) -> None:
-        """End `events` permanently. Any thread may call this method."""
+        """End the iteration of `events` for good. Any thread may call this method."""
         self._closed = True
         if self._subscription is not None:
             with contextlib.suppress(OSError):  # the connection is closed already
@@ -220,8 +225,8 @@ class LauncherClient:
         return answer
 
     def _exchange(self, stream: socket.socket, request: bytes, inode: int) -> bytes:
-        """Send a request and return the answer. Empty means that the launcher closed the connection. After an answer, the connection stays
-        open.
+        """Send a request, and return the answer. Empty means that the launcher closed the connection. Otherwise, the connection stays open
+        for the next request.
         """
         try:
             stream.send(request)
@@ -259,7 +264,7 @@ class LauncherClient:
 
 
 def _split_writes(writes: Sequence[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Split writes into lists that fit into one request each."""
+    """Split writes into lists, each small enough for one request."""
     some: list[tuple[str, str]] = []
     size = cpus = 0
     for place, value in writes:

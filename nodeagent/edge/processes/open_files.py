@@ -1,4 +1,4 @@
-"""Processes that have a file open for writing, read from /proc (proc_pid_fd(5), proc_pid_fdinfo(5))."""
+"""Search for the processes that have a file open for writing, in /proc (proc_pid_fd(5), proc_pid_fdinfo(5))."""
 
 import os
 from contextlib import suppress
@@ -13,7 +13,7 @@ class Writer(Struct, frozen=True):
 
 
 def find_writers(path: str) -> tuple[Writer, ...]:
-    """List the processes that have a file open for writing, ordered by pid. Processes that can't be inspected are left out."""
+    """Return the processes that have a file open for writing, ordered by PID. Processes that this user can't inspect are left out."""
     found = []
     with suppress(OSError):
         file = Path(path).stat()

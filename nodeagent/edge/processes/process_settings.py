@@ -1,4 +1,4 @@
-"""Settings of this process that the executed command inherits: address space, huge pages and scheduling."""
+"""Settings that this process changes before it executes a command, which inherits them: address space, huge pages and scheduling."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ _PR_SET_THP_DISABLE = 41
 
 
 def stop_address_randomization() -> None:
-    """Switch off address space randomization, so that the command has the same addresses in each run.
+    """Switch off address space randomization for the command, so that each run uses the same addresses.
 
     Raises:
         OSError: the kernel refuses the change.
@@ -33,20 +33,20 @@ def stop_transparent_huge_pages() -> None:
 
 
 def set_scheduler(text: str) -> None:
-    """Set the scheduling policy and priority from a text such as `fifo:10`. The priority follows a colon.
+    """Set the scheduling policy, and the priority if the text contains one (as in `fifo:10`).
 
     Raises:
-        OSError: the user may not set this policy or priority.
+        OSError: this user may not set the policy or the priority.
     """
     policy, _, priority = text.partition(":")
     os.sched_setscheduler(0, _POLICIES[policy], os.sched_param(int(priority or 0)))
 
 
 def set_nice(value: int) -> None:
-    """Set the nice value, -20 to 19.
+    """Set the nice value, from -20 to 19.
 
     Raises:
-        OSError: the user may not set so low a value.
+        OSError: this user may not lower the value so far.
     """
     os.setpriority(os.PRIO_PROCESS, 0, value)
 

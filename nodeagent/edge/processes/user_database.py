@@ -1,4 +1,4 @@
-"""Users and groups of the host, looked up by NSS (nsswitch.conf(5)). A lookup can block while NSS asks a network service."""
+"""Users and groups of this host, looked up through NSS (nsswitch.conf(5)). A lookup may block while NSS asks a network service."""
 
 import grp
 import os
@@ -14,10 +14,10 @@ def find_group_id(name: str) -> int | None:
 
 
 def is_member(user: int, group: str) -> bool:
-    """Return whether a user ID is in the user database and belongs to a group.
+    """Return whether the user database contains a user ID, and has this user in a group.
 
-    The groups of a process don't answer this question. Subordinate IDs of a user namespace (subuid(5)) keep the groups, but aren't in the
-    database.
+    The group IDs of the user's process aren't enough. In a user namespace, a process with a subordinate user ID (subuid(5)) keeps its
+    groups, but the database doesn't contain this ID.
     """
     try:
         entry = pwd.getpwuid(user)
@@ -35,7 +35,7 @@ def find_user_id(name: str) -> int | None:
 
 
 def name_user(user: int) -> str:
-    """Return the name of a user ID, or the number if the ID has no name."""
+    """Return the name of a user ID, or the ID as text if it has no name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -1,1 +1,1 @@
-"""Access to the container runtime (NRI) and to the kubelet of this node."""
+"""Access to the container runtime (by NRI) and to this node's kubelet."""

@@ -1,4 +1,4 @@
-"""Command line of the kubelet on this node, read from /proc."""
+"""Command line of this node's kubelet, read from /proc."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +8,7 @@ _MAX_BYTES = 1 << 20
 
 
 def read_kubelet_arguments(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Return the arguments of the running kubelet. The tuple is empty if kubelet isn't running."""
+    """Return the arguments of the running kubelet. Empty means that kubelet isn't running."""
     for directory in sorted(proc.iterdir()) if proc.is_dir() else ():
         if not directory.name.isdigit():
             continue
