@@ -1,4 +1,4 @@
-"""Connection to a container runtime as an NRI plugin, which registers and answers the runtime's calls."""
+"""Connection to a container runtime as an NRI plugin: registers the plugin, and answers the runtime's calls."""
 
 import contextlib
 import os
@@ -63,14 +63,14 @@ from nodeagent.formats.runtime.ttrpc import (
 
 DEFAULT_SOCKET = Path("/var/run/nri/nri.sock")
 SEND_SECONDS = 5.0
-"""Timeout in seconds of a write. If the runtime doesn't read for this long, it no longer waits for answers either."""
+"""Timeout of a write in seconds. A runtime that reads nothing for this long has given up waiting for answers."""
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 16
-"""Number of pieces of received data that are read in advance while a call is being answered."""
+"""Maximum number of received pieces of data that wait while a call is being answered."""
 
 
 class NriError(NodeAgentError):
-    """The runtime can't be reached, has closed the connection, or breaks the NRI protocol."""
+    """The container runtime can't be reached, has closed the connection, or doesn't follow the NRI protocol."""
 
     def __init__(self, path: Path, reason: str, hint: str) -> None:
         super().__init__(f"cannot serve the container runtime at {path}: {reason}", hint=hint)
@@ -78,45 +78,49 @@ class NriError(NodeAgentError):
 
 
 class Answered(Struct, frozen=True):
-    """Duration and status of an answered call."""
+    """Statistics of a call that was answered."""
 
     method: str | None
-    """Name of the called method. None means that NRI has no such method."""
+    """Name of the called method. None means that NRI doesn't define the method."""
     took_seconds: float
-    """Seconds from the receipt of the call until the answer was written."""
+    """Seconds from receiving the call to writing the answer."""
     left_seconds: float
-    """Seconds that were left before the runtime's timeout. A negative number means that the runtime has given up and drops the plugin."""
+    """Seconds left until the runtime's timeout. A negative number means that the answer was late; the runtime then drops the plugin."""
     code: int
-    """Status of the answer (TtrpcCode)."""
+    """Status code of the answer (TtrpcCode)."""
 
 
 class Plugin(Protocol):
-    """Interface of a plugin, called in the thread of `NriConnection.serve`.
+    """Interface of an NRI plugin. The thread of `NriConnection.serve` calls its methods.
 
-    The argument `until` is the runtime's deadline in seconds of time.monotonic(). After a late answer, the runtime drops the plugin
-    permanently.
+    The argument `until` is the time, in seconds of time.monotonic(), by which the runtime must have the answer. If an answer is late, the
+    runtime drops this connection of the plugin.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def index(self) -> int:
-        """Return the position in the order of plugins, 0 to 99."""
+        """Return the plugin's position, from 0 to 99, in the order in which the runtime calls its plugins."""
 
     @property
     def events(self) -> frozenset[Event]:
-        """Return the events to subscribe to. Every version of NRI must know at least one of these events."""
+        """Return the events to which the plugin subscribes. At least one must exist in every version of NRI, because a runtime rejects an
+        empty subscription.
+        """
 
     def configure(self, runtime: Runtime, /) -> None: ...
     def synchronize(self, known: Synchronized, until: float, /) -> tuple[Update, ...]:
-        """Receive the running pods and containers, before any event, and return updates of containers."""
+        """Receive the pods and containers that exist when the plugin connects. Return changes of the containers. No event is sent before
+        this call.
+        """
 
     def handle(self, call: Call, until: float, /) -> Answer | Denial: ...
     def shut_down(self) -> None:
-        """Handle the notice that the runtime is about to end. Its containers keep running."""
+        """Handle the runtime's notice that it is about to exit. Its containers keep running."""
 
     def note(self, answered: Answered) -> None:
-        """Record an answer that has been sent."""
+        """Record an answer after it was sent."""
 
 
 class _Phase(IntEnum):
@@ -132,19 +136,19 @@ class _Piece(NamedTuple):
 
 
 class _NriCalls:
-    """Calls of the runtime and their answers, in the order that NRI prescribes."""
+    """Answers to the runtime's calls, which NRI prescribes to come in a certain order."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
         self.phase = _Phase.CONNECTED
         self.timeout_seconds = REQUEST_TIMEOUT_MS / 1000
-        """Timeout of calls that don't state a timeout, in seconds."""
+        """Timeout in seconds of calls that don't contain a timeout."""
         self._last_stream = 0
         self._listed = Synchronized()
-        """Pods and containers in the Synchronize calls received so far."""
+        """Pods and containers listed so far. A long list arrives in several Synchronize calls."""
 
     def answer(self, frame: TtrpcFrame, request: TtrpcRequest, until: float) -> TtrpcResponse:
-        """Answer one call of the runtime.
+        """Answer one of the runtime's calls.
 
         Raises:
             MuxError: the runtime lists too many pods and containers.
@@ -199,12 +203,13 @@ class _NriCalls:
 
 
 class NriConnection:
-    """Connection for one call of `serve`, in one thread. Only `close` may be called from another thread.
+    """Connection to the runtime that can be used for one call of `serve`. Only `close` may be called from
+    another thread.
 
     Args:
         path: path of the runtime's socket.
-        plugin: the plugin that answers.
-        registration_seconds: time in which the runtime has to accept and configure the plugin.
+        plugin: plugin that answers the calls.
+        registration_seconds: seconds within which the runtime must accept and configure the plugin.
         send_seconds: timeout of each write.
     """
 
@@ -227,14 +232,14 @@ class NriConnection:
 
     @property
     def is_synchronized(self) -> bool:
-        """Return whether the runtime has listed its containers. After that, it calls the plugin."""
+        """Return whether the runtime has listed its containers. Only afterwards does it send events."""
         return self._calls.phase is _Phase.SYNCHRONIZED
 
     def serve(self) -> None:
-        """Connect, register, and answer calls until `close` is called.
+        """Connect to the runtime, register the plugin, and answer calls until `close` is called.
 
         Raises:
-            NriError: the runtime closed the connection, or broke the protocol.
+            NriError: the connection failed, the runtime closed it, or the runtime doesn't follow the protocol.
         """
         try:
             with self._connect() as channel:
@@ -246,7 +251,7 @@ class NriConnection:
                 raise
 
     def close(self) -> None:
-        """End the connection. Any thread may call this method. A call in progress gets no answer."""
+        """End the connection. A call that is being answered gets no answer. Any thread may call this method."""
         self._closed = True
         if self._channel is not None:
             with contextlib.suppress(OSError):  # the connection has already ended
@@ -382,7 +387,9 @@ class NriConnection:
 
 
 def _read_pieces(channel: socket.socket, pieces: "Queue[_Piece]") -> None:
-    """Read pieces until the end of the connection, even while a call is being answered. Each piece has its time of arrival."""
+    """Read data until the connection ends, and queue each piece with its time of arrival. This continues while a call is being answered, so
+    that the time is correct.
+    """
     data = b"x"
     while data:
         try:

@@ -1,4 +1,4 @@
-"""Messages to the service manager: readiness, status and watchdog (sd_notify(3))."""
+"""Client of the service manager's notification socket: readiness, status and watchdog (sd_notify(3))."""
 
 import os
 import socket
@@ -11,22 +11,22 @@ _SEND_SECONDS = 1.0
 
 
 class NotifyError(NodeAgentError):
-    """The service manager's socket can't be used, or its environment variables are malformed."""
+    """The notification socket can't be used, or an environment variable of the service manager is malformed."""
 
 
 class ServiceManager:
-    """Client of the service manager that started this process. Messages are dropped if NOTIFY_SOCKET isn't set.
+    """Client of the service manager that started this process. Without NOTIFY_SOCKET, nothing is sent.
 
     Args:
-        environment: environment variables, with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
+        environment: environment variables, of which NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are read.
 
     Raises:
-        NotifyError: one of the variables is malformed.
+        NotifyError: one of these variables is malformed.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._path = environment.get("NOTIFY_SOCKET", "")
-        """Path of the socket, or @ and the name of an abstract socket (unix(7))."""
+        """Path of the socket. A leading @ marks the name of an abstract socket (unix(7))."""
         if self._path and not (self._path.startswith("/") or (self._path.startswith("@") and len(self._path) > 1)):
             raise NotifyError(
                 f"NOTIFY_SOCKET is '{self._path}', which is neither a path nor an abstract @name",
@@ -35,11 +35,13 @@ class ServiceManager:
         self._watchdog_usec = _read_watchdog_usec(environment)
 
     def watchdog_period_seconds(self) -> float | None:
-        """Return half of the watchdog timeout (sd_watchdog_enabled(3)). None means that there is no watchdog."""
+        """Return half of the watchdog timeout, the interval that sd_watchdog_enabled(3) recommends for pings. None means that there is no
+        watchdog.
+        """
         return None if self._watchdog_usec is None else self._watchdog_usec / 2_000_000
 
     def notify_ready(self, status: str) -> None:
-        """Announce that the start or a reload is finished."""
+        """Announce that the start, or a reload, is complete."""
         self._send(f"READY=1\nSTATUS={_join_lines(status)}")
 
     def set_status(self, status: str) -> None:
@@ -49,13 +51,13 @@ class ServiceManager:
         self._send("WATCHDOG=1")
 
     def extend_start(self, seconds: int) -> None:
-        """Extend the start timeout to this many seconds from now."""
+        """Extend the time limit of the start, so that this many seconds are left."""
         self._send(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}")
 
     def notify_reloading(self) -> None:
-        """Announce that a reload begins.
+        """Announce that a reload has begun. `notify_ready` announces its end.
 
-        `notify_ready` announces the end of the reload. For Type=notify-reload (systemd 253), the message contains its time.
+        The message contains the time, which Type=notify-reload requires (systemd 253).
         """
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
@@ -94,5 +96,5 @@ def _read_watchdog_usec(environment: Mapping[str, str]) -> int | None:
 
 
 def _join_lines(text: str) -> str:
-    """Replace line breaks, because a line break would begin another variable of the message."""
+    """Replace line breaks by spaces, because each line of a message is a separate variable."""
     return " ".join(text.split())

@@ -1,7 +1,7 @@
 """Properties of systemd units: AllowedCPUs=, AllowedMemoryNodes= and DeviceAllow=.
 
-Properties are changed through systemctl, so that systemd remains the only writer of these cgroups. CPUs are read from the cgroups, because
-systemd also reports values that it failed to apply.
+The agent changes them through systemctl, so that only systemd writes to the units' cgroups. It reads CPUs from the cgroups, because
+systemd's properties also show values that systemd failed to apply.
 """
 
 import shlex
@@ -27,18 +27,18 @@ T = TypeVar("T")
 
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = Path("/run/systemd/system.control")
-"""Directory of the drop-ins that `set-property --runtime` writes. Drop-ins of transient units are in another directory."""
+"""Directory of the drop-ins that `systemctl set-property --runtime` writes, except for transient units."""
 OURS = "nodeagent.slice"
 CALL_SECONDS = 5.0
-"""Timeout of a call. systemd doesn't answer during a daemon-reload, which takes seconds on a host with thousands of units."""
+"""Timeout of a call in seconds. During a daemon-reload, systemd doesn't answer; this takes seconds if there are thousands of units."""
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
-"""Environment of systemctl, without NOTIFY_SOCKET. With it, systemctl would report its own failures to the agent's service manager
-socket.
+"""Environment variables of systemctl. NOTIFY_SOCKET isn't among them, because systemctl would send its own failures to that socket, as if
+they were the agent's.
 """
 
 
 class UnitsError(NodeAgentError):
-    """systemd can't be asked, refuses, or has not answered in time."""
+    """systemd can't be reached, refuses a request, or hasn't answered in time."""
 
 
 def read_units(
@@ -49,17 +49,18 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Read `cpuset.cpus` of the top-level units and of the units directly in some slices. Return the CPUs by cgroup path.
+    """Read `cpuset.cpus` of the top-level units and of the units directly below certain slices. Return the
+    CPUs by cgroup path.
 
     Args:
-        possible: CPUs of a unit whose `cpuset.cpus` is empty.
-        ours: top-level unit of the pods, which is left out with its children.
+        possible: CPUs to return for a unit whose `cpuset.cpus` is empty.
+        ours: top-level unit of the pods. It and its children are left out.
         cgroups: mount point of cgroup v2.
         within: paths of the slices.
-        without: paths of units that are left out.
+        without: paths of units to leave out.
 
     Raises:
-        UnitsError: the cgroups cannot be read.
+        UnitsError: the cgroups can't be read.
     """
     found = {}
     for directory in ("", *sorted(within)):
@@ -84,7 +85,7 @@ def _list_cgroups(directory: Path, *, may_be_gone: bool) -> list[str]:
 
 
 def _read_cpus(cgroup: Path) -> CpuSet | None:
-    """Read `cpuset.cpus` of a cgroup. None means that the cgroup doesn't exist. An empty set means that the cgroup has no restriction."""
+    """Read `cpuset.cpus` of a cgroup. None means that the cgroup doesn't exist. Empty means that it may use all CPUs of its parent."""
     file = cgroup / "cpuset.cpus"
     try:
         return CpuSet.parse(file.read_text(encoding="ascii").strip())
@@ -97,21 +98,21 @@ def _read_cpus(cgroup: Path) -> CpuSet | None:
 
 
 def start_deadline() -> float:
-    """Return a deadline CALL_SECONDS from now, on the monotonic clock in seconds. Several calls can share it."""
+    """Return the time CALL_SECONDS from now, in seconds of time.monotonic(), as a deadline that several calls can share."""
     return time.monotonic() + CALL_SECONDS
 
 
 def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, until: float | None = None) -> None:
-    """Restrict a unit and its running processes to CPUs, until the next boot.
+    """Restrict a unit to CPUs, with effect on its running processes, until the next boot.
 
-    systemd writes the drop-in `50-AllowedCPUs.conf`, and overwrites an earlier one. After a daemon-reload, two kinds of drop-ins take
-    precedence: those with later names, and those of `systemctl set-property` without --runtime.
+    systemd writes the drop-in `50-AllowedCPUs.conf`, replacing an earlier one. After a daemon-reload, other drop-ins override it: those
+    with later names, and those that `systemctl set-property` wrote without --runtime.
 
     Args:
         unit: the unit's name.
         cpus: the CPUs, at least one.
         systemctl: the program to run.
-        until: deadline from `start_deadline`. None means that this call has a separate deadline.
+        until: deadline from `start_deadline`. None means that this call has a deadline of its own.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -123,10 +124,11 @@ def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, u
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again. For a unit that had AllowedCPUs= before, call `set_allowed_cpus` instead.
+    """Let a unit use all CPUs again, if it had no AllowedCPUs= originally. Otherwise, restore the original
+    with `set_allowed_cpus`.
 
-    An empty `AllowedCPUs=` doesn't change the cgroup (systemd #43846). The unit therefore first gets all possible CPUs, which stay in its
-    `cpuset.cpus` until the next boot.
+    Clearing `AllowedCPUs=` doesn't change the cgroup of a running unit (systemd #43846). Therefore, the unit first gets all possible CPUs,
+    which stay in its `cpuset.cpus` until the next boot.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time. The call can be repeated.
@@ -137,7 +139,8 @@ def clear_allowed_cpus(
 
 
 def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str, UnitProperties]:
-    """Return the properties of units by name. systemd also returns properties of units that don't exist (LoadState=not-found).
+    """Return the properties of units, by name. A unit that doesn't exist has properties, too, with
+    LoadState=not-found.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -151,7 +154,7 @@ def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str
 
 
 def list_unit_names(systemctl: str = "systemctl") -> list[str]:
-    """Return the names of the units that are loaded or have a unit file.
+    """Return the names of all units that are loaded or have a unit file.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -165,7 +168,7 @@ def list_unit_names(systemctl: str = "systemctl") -> list[str]:
 
 
 def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float | None = None) -> DeviceRules:
-    """Return DevicePolicy= and DeviceAllow= of a unit. `until` is as in `set_allowed_cpus`.
+    """Return a unit's DevicePolicy= and DeviceAllow=. `until` has the same meaning as in `set_allowed_cpus`.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -176,13 +179,14 @@ def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float |
 def set_device_rules(
     unit: str, rules: Sequence[str], systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Replace DeviceAllow= of a unit, active or not, until the next boot. Running processes are affected at once.
+    """Replace a unit's DeviceAllow= until the next boot, with immediate effect on its running processes. The
+    unit may also be inactive.
 
     Args:
         unit: the unit's name.
-        rules: values of `DeviceAllow=`.
+        rules: new values of `DeviceAllow=`.
         systemctl: the program to run.
-        until: as in `set_allowed_cpus`.
+        until: deadline, as in `set_allowed_cpus`.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -192,9 +196,9 @@ def set_device_rules(
 
 
 def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
-    """Return whether the drop-in of `set_device_rules` exists.
+    """Return whether the drop-in that `set_device_rules` writes exists.
 
-    The drop-in stays when the unit's own file is removed. It then also applies to a later file of this unit.
+    The drop-in survives the removal of the unit's file, and applies again if a unit file of this name is installed later.
     """
     try:
         (control / f"{unit}.d" / "50-DeviceAllow.conf").stat()
@@ -206,13 +210,14 @@ def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
 def set_unit(
     unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None, systemctl: str = "systemctl"
 ) -> None:
-    """Restrict a unit, active or not, to CPUs and memory nodes until the next boot. Running processes are moved at once.
+    """Restrict a unit to CPUs and memory nodes until the next boot. Running processes are moved at once. The
+    unit may also be inactive.
 
     Args:
         unit: the unit's name.
-        cpus: the CPUs. None leaves them unchanged. An empty set allows all CPUs, but a running unit keeps its present CPUs (systemd
+        cpus: the CPUs. None means that they stay unchanged. An empty set allows all CPUs, but only from the unit's next start on (systemd
             #43846).
-        memory_nodes: the memory nodes, with the same rules.
+        memory_nodes: the memory nodes. None and an empty set have the same meanings as for the CPUs.
         systemctl: the program to run.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Sockets: listening, serving, gRPC over HTTP/2, and the local API. All other edges may import this package."""
+"""Access to sockets: listening, serving, gRPC over HTTP/2, and the local API. All other edges may import this package."""

@@ -1,6 +1,7 @@
-"""gRPC calls over Unix sockets, made with h2. Whatever the server sends, the result is an answer or a GrpcError.
+"""Client for gRPC over Unix sockets, based on h2. Whatever the server sends, a call results in an answer or a
+GrpcError.
 
-h2 takes megabytes of memory, and is therefore imported for the first connection.
+h2 takes megabytes of memory, so it is imported only for the first connection.
 """
 
 import os
@@ -24,29 +25,31 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * 1024
 _MORE_BYTES = 64 * 1024
-"""Maximum number of received bytes beyond the message itself: frame headers, HTTP headers and settings."""
+"""Maximum number of bytes to receive in addition to the message: frame headers, HTTP headers and settings."""
 _PREFIX_BYTES = 5
-"""Length of a gRPC message's prefix: the compression flag and the length."""
+"""Length in bytes of the prefix of a gRPC message: a compression flag, and the message's length."""
 _MAX_TEXT = 300
 _CONNECT_SECONDS = 1.0
-"""Seconds to wait for the connection if a call has no deadline."""
+"""Seconds to wait for the connection, if the calls have no deadline."""
 _CLOCKS_DIFFER_SECONDS = 0.05
-"""Seconds by which a DEADLINE_EXCEEDED may come before our deadline. Such a status still means a late answer, because grpc-timeout is
-rounded.
+"""Seconds by which the server may report DEADLINE_EXCEEDED too early. The server's deadline may be earlier than the client's, because
+grpc-timeout is rounded down.
 """
 
 
 class GrpcServerKind(Struct, frozen=True):
-    """Kind of a gRPC server, for error messages."""
+    """Description of a gRPC server, for error messages."""
 
     name: str
     hint: str
     hint_if_late: str = ""
-    """Hint for a server that hasn't answered in time. Empty means that `hint` is used."""
+    """Hint for errors because the server hasn't answered in time. Empty means that `hint` is used for these, too."""
 
 
 class GrpcError(NodeAgentError):
-    """A gRPC server can't be reached, refuses a call, or breaks the protocol. The connection can be used again only after a refusal."""
+    """A gRPC server can't be reached, refuses a call, or doesn't follow the protocol. Only after a refusal can the connection be used for
+    further calls.
+    """
 
     def __init__(
         self,
@@ -63,26 +66,26 @@ class GrpcError(NodeAgentError):
         )
         self.what = printable(what)
         self.is_absent = is_absent
-        """Whether the call failed because the socket doesn't exist."""
+        """Whether the server's socket doesn't exist."""
         self.is_late = is_late
-        """Whether the call failed because the deadline passed."""
+        """Whether the server hasn't answered in time."""
         self.status = status
-        """gRPC status of a refusal. None means that the server has not sent a status."""
+        """gRPC status with which the server refused the call. None means that the call failed without a status."""
 
 
 def load_h2() -> None:
-    """Import h2 before the first call, because the import takes some time."""
+    """Import h2 now, so that the import doesn't delay the first call."""
     import h2.connection  # noqa: F401, PLC0415 - that is what it is for
 
 
 class GrpcClient:
-    """Connection for consecutive calls. Use the client in a `with` statement.
+    """Connection to a gRPC server for one call after the other. It is opened and closed by a `with` block.
 
     Args:
-        kind: kind of the server.
+        kind: description of the server.
         path: path of the server's socket.
-        until: deadline of all calls, in seconds of time.monotonic(). None means that there is no deadline.
-        max_bytes: the largest accepted size of a message.
+        until: deadline of all calls, in seconds of time.monotonic(). None means that there is none.
+        max_bytes: maximum accepted size of a message.
     """
 
     def __init__(self, kind: GrpcServerKind, path: Path, until: float | None, max_bytes: int) -> None:
@@ -94,10 +97,14 @@ class GrpcClient:
         self._h2: H2Connection | None = None
         self._bound = FrameBound()
         self._unsent = b""
-        """Rest of the request, to be sent once the server's flow control window allows it."""
+        """Part of the request that isn't sent yet, because the server's flow control window is too small."""
 
     def __enter__(self) -> Self:
-        """Connect to the server. Raise GrpcError on failure."""
+        """Connect to the server.
+
+        Raises:
+            GrpcError: the connection failed.
+        """
         try:
             self._connect()
         except BaseException:
@@ -111,15 +118,15 @@ class GrpcClient:
         self._channel.close()
 
     def interrupt(self) -> None:
-        """End the connection from another thread. A waiting call then raises GrpcError."""
+        """End the connection, so that a call in progress raises GrpcError. Any thread may call this method."""
         with suppress(OSError):  # the socket is closed, or was never connected
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def call(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> bytes:
-        """Make a unary call and return the message of the answer.
+        """Make a unary call, and return the answer's message.
 
         Raises:
-            GrpcError: the server refuses or doesn't answer, or the answer doesn't have exactly one message.
+            GrpcError: the server refuses the call or doesn't answer in time, or its answer doesn't consist of one message.
         """
         answers = self.watch(method, message, metadata)
         answer = next(answers, None)
@@ -130,10 +137,11 @@ class GrpcClient:
         return answer
 
     def watch(self, method: str, message: bytes, metadata: Iterable[tuple[str, str]] = ()) -> Iterator[bytes]:
-        """Make a call and yield each message of the answer as it arrives, until the server ends the call with status OK.
+        """Make a streaming call, and yield each message of the answer when it arrives. The iteration ends when the server ends the call
+        with status OK.
 
         Raises:
-            GrpcError: the call ends with another status, or the connection fails.
+            GrpcError: the server ends the call with another status, or the connection fails.
         """
         from h2.exceptions import H2Error  # noqa: PLC0415 - loaded with the connection
 
@@ -234,7 +242,7 @@ class GrpcClient:
             raise self._make_protocol_error("the answer came before the whole request was sent")
 
     def _queue_request(self, stream: int) -> None:
-        """Pass the next part of the request to h2. A frame and the server's flow control window limit the size of the part."""
+        """Pass the next part of the request to h2. The part is limited by the maximum frame size and the server's flow control window."""
         assert self._h2 is not None
         while self._unsent:
             size = min(len(self._unsent), self._h2.max_outbound_frame_size, self._h2.local_flow_control_window(stream))
@@ -255,7 +263,7 @@ class GrpcClient:
             raise GrpcError(self._kind, self._path, f"it refuses the call: {text} ({status})", status=status)
 
     def _pop_message(self, body: bytearray) -> bytes | None:
-        """Remove the first message from the received bytes, and return it. None means that the message is incomplete."""
+        """Remove the first message from the received bytes, and return it. None means that it isn't complete yet."""
         if len(body) < _PREFIX_BYTES:
             return None
         if body[0] != 0:
@@ -271,7 +279,7 @@ class GrpcClient:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """While the `with` block runs, limit the socket by the time left until the deadline, and convert the socket's errors to
+        """During the `with` block, limit the socket's operations to the time that is left until the deadline. Convert their errors to
         GrpcError.
         """
         try:

@@ -1,4 +1,6 @@
-"""gRPC server for unary calls, made with h2. This module is imported only if it is needed, because h2 takes megabytes of memory."""
+"""Server for unary gRPC calls, based on h2. h2 takes megabytes of memory, so this module is imported only if
+a gRPC service is configured.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,15 +32,15 @@ from nodeagent.formats.wire.grpc_messages import (
 from nodeagent.formats.wire.http2_frames import PREFACE, FrameBound
 
 MAX_REQUEST_BYTES = 4096
-"""Maximum size of a request's message. kubelet's limit is 4 MiB, but requests only name a pod."""
+"""Maximum size in bytes of a request's message. kubelet accepts 4 MiB, but a valid request contains no more than a pod's name."""
 MAX_ANSWER_BYTES = 16 << 20
-"""Maximum size of an answer's message. Clients of kubelet use the same limit (DefaultPodResourcesMaxMsgSize)."""
+"""Maximum size in bytes of an answer's message. kubelet's clients have the same limit (DefaultPodResourcesMaxMsgSize)."""
 MAX_STREAMS = 32
 _SEND_BYTES = 256 * 1024
-"""Maximum number of bytes sent at once. The client's flow control windows may be larger."""
+"""Maximum number of bytes sent at once, even if the client's flow control windows are larger."""
 
 Method = Callable[[bytes], bytes]
-"""Function that computes the answer's message from the request's message. A CallError sets the status of the call."""
+"""Function that computes the answer's message from the request's message. It raises CallError to end the call with an error status."""
 Headers = list[tuple[str, str]]
 
 _OK: Headers = [(":status", "200"), ("content-type", CONTENT_TYPE)]
@@ -53,11 +55,12 @@ class _Request:
 
 
 class GrpcConnection:
-    """Protocol of one client's connection, without I/O: received bytes as input, bytes to send as output.
+    """Protocol state of one client's connection, without I/O: it is given received bytes, and returns bytes
+    to send.
 
     Args:
         methods: methods by path, `/SERVICE/METHOD`.
-        on_bug: function called with each exception of a method that isn't a CallError. The client gets INTERNAL.
+        on_bug: function that is called with each exception of a method other than CallError. The client gets the status INTERNAL.
     """
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
@@ -72,17 +75,19 @@ class GrpcConnection:
         self._requests: dict[int, _Request] = {}
         """Incomplete requests, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Unsent rest of each answer, by stream. It is sent once the client's flow control window allows it."""
+        """Part of each answer that isn't sent yet, by stream, because the client's flow control window is too small."""
         self._has_begun = False
         self.is_over = False
 
     @property
     def waits_for_client(self) -> bool:
-        """Return whether the client still has to send its settings, finish a request, or receive an answer."""
+        """Return whether the client's settings, the rest of a request, or room for an answer are awaited. If so, the client is subject to a
+        timeout.
+        """
         return not self._has_begun or bool(self._requests or self._answers)
 
     def receive(self, data: bytes) -> None:
-        """Handle received bytes. A protocol error ends the connection. Call `take_output` afterwards."""
+        """Process received bytes. A protocol error ends the connection. Afterwards, send what `take_output` returns."""
         if not self._bound.allows(data):
             self._end()
             return
@@ -104,7 +109,7 @@ class GrpcConnection:
             self._end()
 
     def take_output(self) -> bytes:
-        """Return the next bytes to send. Send them and call this method again, until the result is empty."""
+        """Return the next bytes to send. Call this method repeatedly, and send each result, until the result is empty."""
         try:
             self._send_answers()
         except H2Error:
@@ -160,7 +165,7 @@ class GrpcConnection:
         return answer
 
     def _refuse(self, stream: int, headers: Headers) -> None:
-        """Send headers that end the stream. The rest of the request isn't awaited."""
+        """End a stream by sending these headers, without waiting for the rest of the request."""
         self._h2.send_headers(stream, headers, end_stream=True)
         self._h2.reset_stream(stream, ErrorCodes.NO_ERROR)
 
@@ -195,17 +200,17 @@ def _decode(text: str | bytes) -> str:
 
 
 class GrpcServer:
-    """gRPC server. Its method `attend` is passed to `serving.Dialogue`."""
+    """gRPC server. Its method `attend` serves as `attend` of a `serving.Dialogue`."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
-    """Limits for the number of connections, and for each connection. Idle connections have no timeout."""
+    """Limits for all connections together and for each connection. An idle connection has no timeout."""
 
     def __init__(self, methods: Mapping[str, Method], on_bug: Callable[[Exception], None]) -> None:
         self._methods = methods
         self._on_bug = on_bug
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client until one side ends the connection.
+        """Serve one client until the client or a protocol error ends the connection.
 
         Raises:
             OSError: the client has disconnected, or is too slow.

@@ -1,4 +1,4 @@
-"""Listening sockets, TCP or Unix, with their permissions."""
+"""Listening sockets (TCP or Unix), with permissions for Unix sockets."""
 
 import errno
 import os
@@ -11,11 +11,11 @@ from nodeagent.formats.syntax.bind_address import BindAddress, TcpAddress, UnixA
 
 BACKLOG = 128
 _ACL_VERSION, _USER_OBJ, _GROUP_OBJ, _GROUP, _MASK, _OTHER, _NOBODY = 2, 0x01, 0x04, 0x08, 0x10, 0x20, 0xFFFFFFFF
-"""Tags of ACL entries, and the ID used in entries that name no user or group."""
+"""Tags of POSIX ACL entries, and the ID in an entry that doesn't name a user or group."""
 
 
 class ListenError(NodeAgentError):
-    """Listening on an address failed. The attribute `errno` is None if the host name could not be resolved."""
+    """A socket can't listen on an address. `errno` is None if the host name can't be resolved."""
 
     def __init__(self, message: str, *, address: BindAddress, error: int | None, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -52,15 +52,15 @@ def _make_error(address: BindAddress, err: OSError, field: str) -> ListenError:
 
 
 def listen(address: BindAddress, *, group: int | None = None, field: str = "metricsBindAddress") -> socket.socket:
-    """Return a listening stream socket.
+    """Create a listening stream socket.
 
     Args:
-        address: the address. The file of a Unix socket is replaced if no process listens on the socket.
-        group: group that may connect to a Unix socket. None means that only the owner may connect.
-        field: field of the configuration that sets the address, for hints.
+        address: the address. The file of a Unix socket is replaced if no process is listening on it.
+        group: ID of the group whose members may connect to a Unix socket. None means that only the owner may connect.
+        field: configuration field that contains the address, for hints of errors.
 
     Raises:
-        ListenError: the socket can't be created, for instance because another process listens on the address.
+        ListenError: the socket can't be created, for instance because another process is listening on the address.
     """
     try:
         match address:
@@ -111,7 +111,7 @@ def _listen_unix(path: str, group: int | None) -> socket.socket:
 
 
 def _remove_stale(path: str, in_use: OSError) -> None:
-    """Remove a leftover socket file. If a process listens on the socket, raise `in_use`."""
+    """Remove the socket file of a process that has exited. If a process is listening on the socket, raise `in_use`."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise in_use
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

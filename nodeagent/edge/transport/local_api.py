@@ -1,4 +1,4 @@
-"""Dispatch of local API requests: the permission check for each operation, and the function that answers."""
+"""Dispatcher of the local API: it checks whether the client may use an operation, and calls the function that answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -15,11 +15,11 @@ from nodeagent.formats.wire.api_messages import (
 from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 Operation = Callable[[Mapping[str, Any]], Any]
-"""Function that computes a JSON value from a request's arguments. A NodeAgentError becomes the error of the answer."""
+"""Function that computes a JSON value from the arguments of a request. If it raises NodeAgentError, the client gets this error."""
 WaitingOperation = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Operation whose answer must be awaited."""
+"""Operation that may wait, for instance for the next turn."""
 PeerOperation = Callable[[Mapping[str, Any], Peer], Awaitable[Any]]
-"""Operation with an awaited answer. The operation itself checks the caller's permission."""
+"""Operation that may wait, and that checks the client's permission itself."""
 
 _NEXT_STEPS = {
     Broken.BUG: "see `journalctl -u nodeagent`, and please report it",
@@ -29,15 +29,16 @@ _ROOT = 0
 
 
 class LocalApi:
-    """Service for `ServingThread.serve`. All operations run in the serving thread, and must not block it.
+    """Local API, as a service for `ServingThread.serve`. Its operations run in the serving thread, so they
+    must not block.
 
     Args:
-        reads: quick operations for the owner, root and the group. If the answer is the same object as the last answer, it isn't encoded
-            again.
-        writes: operations for the owner and root, each with its own deadline.
+        reads: operations for root, the owner and the group. They must be quick. If one returns the same object as the last operation, the
+            encoded answer is reused.
+        writes: operations for root and the owner. Each limits its own duration.
         owner: user ID of the agent.
-        group: group whose members may read. None means that only the owner and root may read.
-        open_to_all: operations for every user who may connect, each with its own deadline.
+        group: ID of the group whose members may use `reads`. None means that there is no such group.
+        open_to_all: operations for all users who may connect. Each limits its own duration.
     """
 
     bounds = Bounds(connections=32, request_bytes=MAX_REQUEST_BYTES, read_seconds=5.0, write_seconds=10.0)

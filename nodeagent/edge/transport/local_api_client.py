@@ -1,6 +1,7 @@
-"""Client of the agent's Unix socket. Its errors distinguish an agent that doesn't run from a refused request.
+"""Client of the agent's Unix socket. Its errors tell an agent that isn't running from an agent that refuses
+the request.
 
-The command `job` loads this module at every start. The module therefore imports little, for instance only the C part of `socket`.
+This module imports little (only the C part of `socket`, for instance), because the command `job` loads it at every start.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 TURN_CALL_SECONDS = MAX_TURN_SECONDS + 10.0
-"""Timeout of operations that are answered at the end of a turn."""
+"""Timeout in seconds of an operation that is answered only after a turn."""
 _CHUNK_BYTES = 1 << 18
 
 
@@ -33,21 +34,21 @@ class ApiUnavailable(NodeAgentError):  # noqa: N818 - a state of the daemon, whi
 
 
 class ApiError(NodeAgentError):
-    """The agent answered with an error, or refused the request."""
+    """The agent answered with an error, or this user may not connect."""
 
 
 def call(path: str, op: str, /, *, timeout_seconds: float = 10.0, **arguments: Any) -> Any:
-    """Call one operation of the agent and return its result.
+    """Call an operation of the agent, and return its result.
 
     Args:
         path: path of the agent's socket.
         op: name of the operation.
         timeout_seconds: timeout of the whole call.
-        arguments: JSON values.
+        arguments: arguments of the operation, as JSON values.
 
     Raises:
-        ApiUnavailable: the socket has no listening process, or the answer didn't come in time.
-        ApiError: the answer is an error, or the user may not connect.
+        ApiUnavailable: no process is listening on the socket, or the answer was late or incomplete.
+        ApiError: the answer is an error or can't be parsed, or this user may not connect.
     """
     try:
         reply = _exchange(path, format_request(op, arguments), time.monotonic() + timeout_seconds)

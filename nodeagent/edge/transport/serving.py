@@ -1,7 +1,8 @@
-"""Thread that serves all sockets of the agent. A connection has either one request and one answer, or is a dialogue with several requests.
+"""Thread that serves all of the agent's sockets. A connection is used either for one request with its answer, or for a dialogue of several
+requests.
 
-Clients are dropped if there are too many of them, or if they are too slow. The computation of an answer may wait, but must not block the
-thread. Each protocol limits the number of waiting answers.
+A client is disconnected if it is too slow, or if there are too many clients. An operation may wait before it answers, but must not block
+the thread. Each protocol limits how many operations may wait.
 """
 
 import asyncio
@@ -19,58 +20,60 @@ from nodeagent.formats.wire.exchange import Bounds, Broken, Peer
 
 T = TypeVar("T")
 SlotHolder = int | None
-"""User ID of a connection's client. None means that the client is unknown (TCP)."""
+"""User ID of a client. None means that it is unknown, because the client is connected over TCP."""
 _CALL_SECONDS = 10.0
 _LAST_ANSWERS_SECONDS = 1.0
 _ACCEPT_PAUSE_SECONDS = 1.0
 _READS_TO_PART = 4
 _SO_PEERGROUPS = 59
-"""Socket option from asm-generic/socket.h (Linux 4.13), which Python's socket module doesn't define."""
+"""Socket option SO_PEERGROUPS (asm-generic/socket.h, Linux 4.13), which Python's module `socket` doesn't define."""
 _MAX_OPTION_BYTES = 1024
-"""Maximum size of the option's value in bytes, enough for 256 groups."""
+"""Maximum size in bytes of the value of SO_PEERGROUPS. It is enough for 256 groups."""
 
 
 class Connections(NamedTuple):
-    """Numbers of open connections in each state."""
+    """Numbers of open connections by state."""
 
     reading: int
-    """Number of connections whose request isn't complete yet."""
+    """Number of connections with incomplete requests."""
     answering: int
-    """Number of connections whose answer is being computed."""
+    """Number of connections whose requests are being handled."""
     parting: int
-    """Number of connections whose answer is being sent."""
+    """Number of connections whose answers are being sent."""
 
 
 class Service(Protocol):
-    """Protocol with one request and one answer per connection."""
+    """Protocol in which a connection is used for one request and its answer."""
 
     @property
     def bounds(self) -> Bounds: ...
     @property
     def terminator(self) -> bytes:
-        """Return the bytes that end a request."""
+        """Return the bytes with which a request ends."""
 
     def answer(self, request: bytes, peer: Peer | None) -> Awaitable[bytes]:
-        """Answer a request. `request` includes its terminator. If `peer` is None, the client is unknown (TCP)."""
+        """Answer a request, which includes its terminator. `peer` is None if the client is unknown, because it is connected over TCP."""
 
     def make_refusal(self, reason: Broken, /) -> bytes: ...
 
 
 class Dialogue(NamedTuple):
-    """Protocol with several requests per connection. If there are too many connections, the oldest one is closed."""
+    """Protocol in which a connection is used for several requests. If there are too many connections, the user with the most connections
+    loses the oldest one.
+    """
 
     bounds: Bounds
-    """Limits for the number of connections, and for each connection. `request_bytes` is the size of the reader's buffer."""
+    """Limits for all connections together and for each connection. `request_bytes` is the size of the reader's buffer."""
     attend: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-    """Function that serves one client until the client disconnects. An OSError ends the connection, too."""
+    """Function that serves one client until it disconnects. The function may raise OSError, which also ends the connection."""
 
 
 class ServingThread:
-    """Thread for all servers of the process.
+    """Thread that runs all servers of the process.
 
     Args:
-        on_failure: function called in the thread, with the current action and an error that isn't caused by a client, such as a bug or
-            EMFILE.
+        on_failure: function that the thread calls after an error that no client has caused, such as a bug or EMFILE. Its arguments are what
+            the thread was doing, and the error.
     """
 
     def __init__(self, on_failure: Callable[[str, BaseException | None], None]) -> None:
@@ -83,17 +86,17 @@ class ServingThread:
         self._thread.start()
 
     def serve(self, listener: socket.socket, service: Service | Dialogue) -> "Server":
-        """Serve clients of a listening socket. `Server.close` closes the socket."""
+        """Serve the clients of a listening socket. `Server.close` closes the socket."""
         server = Server(self, listener, service, self._on_failure)
         self.run(server.open())
         return server
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread and wait for the result."""
+        """Run a coroutine in the serving thread, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CALL_SECONDS)
 
     def stop(self) -> None:
-        """Stop the thread without closing its servers."""
+        """Stop the thread. Its servers aren't closed."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CALL_SECONDS)
         if not self._thread.is_alive():
@@ -101,7 +104,7 @@ class ServingThread:
 
 
 class Server:
-    """Server of one listening socket, created by `ServingThread.serve`."""
+    """Server of one listening socket. It is created by `ServingThread.serve`."""
 
     def __init__(
         self,
@@ -115,11 +118,11 @@ class Server:
         self._service = service
         self._on_failure = on_failure
         self._reading: dict[asyncio.Task[None], SlotHolder] = {}
-        """User IDs of the connections whose request isn't complete yet, oldest connection first."""
+        """Users of the connections with incomplete requests, the oldest connection first."""
         self._answering: dict[asyncio.Task[None], SlotHolder] = {}
-        """User IDs of the connections whose answer is being computed."""
+        """Users of the connections whose requests are being handled."""
         self._parting: dict[asyncio.Task[None], SlotHolder] = {}
-        """User IDs of the connections whose answer is being sent, oldest connection first."""
+        """Users of the connections whose answers are being sent, the oldest connection first."""
 
     @property
     def connections(self) -> Connections:
@@ -134,7 +137,7 @@ class Server:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop listening, wait at most a second for answers, drop all connections, and remove the file of a Unix socket."""
+        """Stop listening, wait up to a second for answers in progress, close all connections, and remove the file of a Unix socket."""
         name = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._thread.run(self._close())
         if name and not name.startswith("\0"):
@@ -152,7 +155,9 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        """Accept one connection per iteration of the event loop, so that requests are read even while many clients connect."""
+        """Accept one connection in each iteration of the event loop. Otherwise, many connecting clients would keep the loop from reading
+        requests.
+        """
         loop = asyncio.get_running_loop()
         try:
             connection, _ = self._listener.accept()
@@ -177,10 +182,11 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Free a slot for a connection of a user. If necessary, drop the slowest connection of the user with the most connections.
+        """Make room for a new connection, by dropping the slowest connection of the user with the most
+        connections if there are too many.
 
-        If the new client's own user has the most connections, only a connection with an incomplete request is dropped. Return False if no
-        connection can be dropped.
+        If that user is the newcomer itself, only a connection with an incomplete request is dropped. Return False if there is no connection
+        to drop.
         """
         held = Counter([*self._reading.values(), *self._answering.values(), *self._parting.values()])
         if held.total() < self._service.bounds.connections:
@@ -251,7 +257,9 @@ class Server:
     async def _send_and_close(
         self, writer: asyncio.StreamWriter, answer: bytes, *, unread: asyncio.StreamReader | None = None
     ) -> None:
-        """Send the answer and close the connection."""
+        """Send an answer, and close the connection. If the request isn't read completely (`unread`), first read the rest, so that the
+        client gets the answer.
+        """
         writer.transport.set_write_buffer_limits(0)  # with limits of 0, drain waits until all bytes are sent
         async with asyncio.timeout(self._service.bounds.write_seconds):
             writer.write(answer)
