@@ -12,7 +12,7 @@ from nodeagent.errors import NodeAgentError
 
 
 class CgroupEntryError(NodeAgentError):
-    """This process can't enter a cgroup, or can't read its own cgroup or CPUs."""
+    """The current process can't enter a cgroup, or can't read its own cgroup or CPUs."""
 
     def __init__(self, message: str, *, path: str, hint: str) -> None:
         super().__init__(message, hint=hint)
