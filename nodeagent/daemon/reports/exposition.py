@@ -12,7 +12,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OpenMetrics can't be used, because it requires that names of counters end in `_total`. Two of kubelet's counters don't.
 """
 _CACHE_SECONDS = 1.0
-"""Seconds for which a rendered text is reused while no new snapshot is published, so that many scrapes cost only one rendering per second.
+"""Seconds for which a rendered text is reused while no new snapshot is published, so that many scrapes cost
+only one rendering per second.
 """
 
 Read = Callable[[], Mapping[Series, float]]

@@ -75,6 +75,7 @@ class Publisher:
         self._thread = ServingThread(self._report_failure)
         self._group_problem = ""
         """Text about a missing group (`jobs.group`), whose members could run jobs. Empty means that the group exists or isn't configured.
+
         """
         self._unopened: dict[str, _Unopened] = {}
         """Services whose sockets aren't open yet, by name."""

@@ -52,8 +52,7 @@ class ManifestList:
         self._overdue.patience_seconds = config.file_check_frequency_ms / 1000
 
     def look(self, *, rescan: bool, part: float = 1.0) -> PodSource:
-        """Return the valid pods. The first call and calls with `rescan` read the directory; other calls
-        return the last result.
+        """Return the valid pods. The first call and calls with `rescan` read the directory; other calls return the last result.
 
         Args:
             rescan: whether to read the directory.

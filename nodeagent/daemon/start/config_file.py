@@ -50,8 +50,7 @@ class ConfigFile:
         """Time at which the file was first refused, in seconds since the epoch. 0 means that the file is valid."""
 
     def load(self) -> NodeSetup:
-        """Read the configuration at the agent's start. If the file is invalid, read the last valid
-        configuration instead.
+        """Read the configuration at the agent's start. If the file is invalid, read the last valid configuration instead.
 
         Raises:
             StartError: the file is invalid, and there is no last valid configuration of this file that fits the machine.

@@ -93,8 +93,7 @@ def discover(config: Config, source: str) -> NodeSetup:
 
 
 def node_of(config: Config, topology: Topology, source: str) -> NodeSetup:
-    """Build the node from a configuration and a machine. `source` is the origin of the configuration for
-    messages, such as its file.
+    """Build the node from a configuration and a machine. `source` is the origin of the configuration for messages, such as its file.
 
     Raises:
         StartError: the configuration doesn't fit the machine.

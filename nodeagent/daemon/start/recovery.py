@@ -1,5 +1,4 @@
-"""Recovery of the state at a start: use the saved state, adapt it to a changed node, or rebuild it from the
-running pods.
+"""Recovery of the state at a start: use the saved state, adapt it to a changed node, or rebuild it from the running pods.
 
 No content of the state directory prevents a start. Unusable files are reported and renamed, and changed allocations are reported. Only with
 `stateRecovery: strict` does the agent refuse to start in these cases, as kubelet does.

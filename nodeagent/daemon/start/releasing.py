@@ -1,5 +1,4 @@
-"""Release of a node without a running agent: run turns until all pods have ended, then remove the cgroups and
-files.
+"""Release of a node without a running agent: run turns until all pods have ended, then remove the cgroups and files.
 
 This process takes the agent's lock, and decides and writes like the agent. Its turns read no manifests, so they admit no pods.
 """
@@ -64,8 +63,7 @@ class Pods(Struct, frozen=True):
 
 
 def find_pods_cgroup(config: Config, installed: str) -> Pods | None:
-    """Find the pods' cgroup and the launcher. None means that the cgroup doesn't exist, so no pods are
-    running.
+    """Find the pods' cgroup and the launcher. None means that the cgroup doesn't exist, so no pods are running.
 
     The cgroup is the configured one, otherwise the launcher's, otherwise `installed`.
 
@@ -131,8 +129,7 @@ def load_agent(node: NodeSetup, pods: Pods) -> Agent:
 
 
 def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) -> None:
-    """Run turns until all pods have ended and hold no resources. Call `report` with the state after each
-    turn.
+    """Run turns until all pods have ended and hold no resources. Call `report` with the state after each turn.
 
     Raises:
         DrainError: some pods have not ended by the deadline.
@@ -156,8 +153,7 @@ def drain(agent: Agent, report: Callable[[NodeState], None], deadline: float) ->
 
 
 def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bool = False) -> int:
-    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of
-    changed settings.
+    """Restore the original CPUs of interrupts, kernel threads and other host settings. Return the number of changed settings.
 
     Args:
         config: the configuration.
@@ -190,8 +186,7 @@ def restore_host_settings(config: Config, *, has_agent: bool = False, forget: bo
 
 
 def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
-    """Restore the original settings of all pinned units, active or not. If manifests still pin these units,
-    the next agent pins them again.
+    """Restore the original settings of all pinned units, active or not. If manifests still pin these units, the next agent pins them again.
 
     Returns:
         The number of changed units, and the problems.
@@ -218,8 +213,7 @@ def _restore_units(config: Config) -> tuple[int, tuple[str, ...]]:
 
 
 def remove_cgroups(tree: CgroupTree) -> tuple[str, ...]:
-    """Remove all of the agent's cgroups that have no processes. Return the cgroups of containers that still
-    have some.
+    """Remove all of the agent's cgroups that have no processes. Return the cgroups of containers that still have some.
 
     Raises:
         CgroupError: a cgroup can't be read or removed.

@@ -1,5 +1,4 @@
-"""Recovery of the state with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and
-refuse to start if they don't fit.
+"""Recovery of the state with `stateRecovery: strict`: use the saved state or kubelet's checkpoints, and refuse to start if they don't fit.
 
 Commands that only read a node import daemon/start/startup.py instead of this module.
 """
@@ -34,8 +33,7 @@ from nodeagent.formats.checkpoint.node_state import MAX_BYTES, NodeStateError, d
 
 
 def load_state(node: NodeSetup, manifests: tuple[Manifest, ...], now_ms: int) -> NodeState:
-    """Return the saved state. If there is none, import kubelet's allocations from its checkpoints; without
-    these, return an empty state.
+    """Return the saved state. If there is none, import kubelet's allocations from its checkpoints; without these, return an empty state.
 
     The agent refuses a state that doesn't fit, as kubelet does. (Without `strict`, daemon/start/recovery.py adapts such a state.)
     Allocations of kubelet's pods that are not in `manifests` are released.

@@ -112,8 +112,7 @@ def _update_host_settings(
     *,
     rescan: bool,
 ) -> tuple[tuple[Problem, ...], tuple[str, ...], WantedSettings]:
-    """Change host settings so that the host's work avoids exclusive CPUs. Return the problems, the
-    conditions, and the wanted settings.
+    """Change host settings so that the host's work avoids exclusive CPUs. Return the problems, the conditions, and the wanted settings.
 
     On the CPUs of partitions that can't be created (`refused`), systemd's units are kept off through AllowedCPUs=, as on a kernel without
     partitions.

@@ -1,5 +1,4 @@
-"""Status documents of resource claims. There is a file for each allocated claim, which is removed when the
-claim's last pod has ended.
+"""Status documents of resource claims. There is a file for each allocated claim, which is removed when the claim's last pod has ended.
 
 The files are written for other programs. The agent reads them only after losing its state, because cgroups don't show a claim's allocation.
 """

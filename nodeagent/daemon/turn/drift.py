@@ -18,8 +18,7 @@ from nodeagent.daemon.turn.problem import owner_fields
 def log_corrected(
     outcome: ExecutionResult, in_sync: Mapping[str, DesiredCgroup], state: NodeState, log: Log
 ) -> tuple[str, ...]:
-    """Log each cgroup file that the agent corrected because another program had changed it. Return the
-    metric's label for each of them.
+    """Log each cgroup file that the agent corrected because another program had changed it. Return the metric's label for each of them.
 
     `in_sync` contains the cgroups that had their desired values after the last turn.
     """

@@ -1,5 +1,4 @@
-"""Execution of a plan: make each change in order, and report which changes were made, failed, or were held
-back.
+"""Execution of a plan: make each change in order, and report which changes were made, failed, or were held back.
 
 core/cgroups/write_failures.py classifies the failures. From the classes, this module chooses when the agent reads the cgroups again: at
 once, soon, or at the next rescan.

@@ -1,5 +1,4 @@
-"""Notifications to systemd's watchdog during a turn, because a turn with a thousand new pods takes longer
-than the watchdog's timeout.
+"""Notifications to systemd's watchdog during a turn, because a turn with a thousand new pods takes longer than the watchdog's timeout.
 
 They are sent only when the turn makes progress, so systemd still detects an agent that hangs.
 """

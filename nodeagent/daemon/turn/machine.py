@@ -33,8 +33,7 @@ class Machine:
         self._fingerprint: MachineFingerprint | None = None
 
     def look(self, known: Topology) -> Topology:
-        """Return the machine's topology. Read it if the machine's fingerprint has changed since the last
-        reading; otherwise return `known`.
+        """Return the machine's topology. Read it if the machine's fingerprint has changed since the last reading; otherwise return `known`.
 
         Raises:
             SysfsError: a file is malformed, or the machine changed during each attempt to read it.
@@ -70,8 +69,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
 
 
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
-    """Remove the CPUs from a node that cgroups above the pods' cgroup withhold. Return the adapted node and
-    the withheld CPUs.
+    """Remove the CPUs from a node that cgroups above the pods' cgroup withhold. Return the adapted node and the withheld CPUs.
 
     If one of these cgroups can't be read, no CPUs are removed. The first turn reads it again and reports the failure.
     """

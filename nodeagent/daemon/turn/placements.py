@@ -74,8 +74,7 @@ class Placements:
         rescan: bool,
         alive: Callable[[], None] = lambda: None,
     ) -> tuple[Problem, ...]:
-        """Write the placement file of each container, and remove all other files. A container that isn't in
-        `placed` keeps its file.
+        """Write the placement file of each container, and remove all other files. A container that isn't in `placed` keeps its file.
 
         Returns:
             Problems, one for each cause. The next turn tries the failed files again.

@@ -87,8 +87,7 @@ class Recorder:
     def update_checkpoints(
         self, node: NodeSetup, promises: Promises, pools: "tuple[DevicePool, ...]" = (), *, rescan: bool = True
     ) -> tuple[Problem, ...]:
-        """Update the checkpoints in kubelet's format, and return the problems. The state has all their data,
-        so a failure loses nothing.
+        """Update the checkpoints in kubelet's format, and return the problems. The state has all their data, so a failure loses nothing.
 
         If `rescan` is false and the allocations are unchanged, the files aren't checked for changes by other programs.
         """

@@ -50,8 +50,7 @@ class Requests:
         return tuple(self._taken)
 
     def answer(self, view: NodeView, undone: Mapping[str, str], postponed: frozenset[str] = frozenset()) -> None:
-        """Answer the requests that this turn has handled. A request about a postponed pod is left for a later
-        turn.
+        """Answer the requests that this turn has handled. A request about a postponed pod is left for a later turn.
 
         Args:
             view: view of the node after the turn.

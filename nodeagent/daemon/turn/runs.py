@@ -1,5 +1,4 @@
-"""Client of the launcher for the deciding thread. It starts and signals processes, and reads the launcher's
-runs.
+"""Client of the launcher for the deciding thread. It starts and signals processes, and reads the launcher's runs.
 
 If the launcher doesn't answer, the methods return a problem instead of raising an exception, because the turn goes on.
 """

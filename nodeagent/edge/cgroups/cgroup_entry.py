@@ -1,5 +1,4 @@
-"""Entry into a cgroup: move the current process into a container's cgroup, and read the process's own cgroup
-and CPUs.
+"""Entry into a cgroup: move the current process into a container's cgroup, and read the process's own cgroup and CPUs.
 
 This module imports little, because the command `job` imports it at every start.
 """
@@ -20,8 +19,7 @@ class CgroupEntryError(NodeAgentError):
 
 
 def list_populated_below(directory: str, payload: str) -> tuple[str, ...]:
-    """Return the names of the populated cgroups directly below a container's cgroup and directly below its
-    child `payload`.
+    """Return the names of the populated cgroups directly below a container's cgroup and directly below its child `payload`.
 
     Raises:
         CgroupEntryError: a cgroup can't be read.

@@ -57,8 +57,7 @@ class ManifestWatchError(NodeAgentError):
 
 
 class ManifestWatch:
-    """Watch of the manifest directory. Its parent is watched, too, because the directory may be created or
-    removed.
+    """Watch of the manifest directory. Its parent is watched, too, because the directory may be created or removed.
 
     Args:
         directory: absolute path of the directory, which need not exist.

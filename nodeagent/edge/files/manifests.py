@@ -146,8 +146,7 @@ class _Listing(Struct, frozen=True):
 
 @contextmanager
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
-    """Lock the manifests against other commands during the `with` block. If another command has the lock,
-    wait up to LOCK_SECONDS.
+    """Lock the manifests against other commands during the `with` block. If another command has the lock, wait up to LOCK_SECONDS.
 
     A hidden file is locked that only its owner can open, not the directory itself, which any user with read access could lock and so block
     everyone.
@@ -212,8 +211,7 @@ def _try_lock(handle: int, lock: Path) -> bool:
 def scan_manifests(
     path: str, known: KnownManifests | None = None, part: float = 1.0, changed: AbstractSet[str] = frozenset()
 ) -> ManifestScan:
-    """Read the manifests in a directory. If the path is a regular file, read it as the only manifest, like
-    kubelet's staticPodPath.
+    """Read the manifests in a directory. If the path is a regular file, read it as the only manifest, like kubelet's staticPodPath.
 
     If nothing has changed since the last scan, the result is the same object as before.
 
@@ -377,8 +375,7 @@ def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: Ab
 
     Returns:
         The manifests. None means that this isn't enough and all files must be checked, for instance because a known file is missing and may
-            now have
-        another name.
+            now have another name.
     """
     last, files, uncertain, left_bytes = known.last, dict(known.files), set(known.uncertain), known.left_bytes
     version, present = _version(directory_fd), set(os.listdir(directory_fd))
@@ -511,8 +508,7 @@ def _read_regular(handle: int, name: str, path: str, max_bytes: int) -> Manifest
 
 @contextmanager
 def _hold_lease(file: int) -> Iterator[bool]:
-    """Hold a read lease on a file (fcntl(2), F_SETLEASE) during the `with` block. Yield False if a process
-    has the file open for writing.
+    """Hold a read lease on a file (fcntl(2), F_SETLEASE) during the `with` block. Yield False if a process has the file open for writing.
 
     With the lease, a process that opens the file for writing has to wait, so no half-written content is read. Where leases aren't possible
     (on network file systems, or for another user's files), True is yielded without a lease.

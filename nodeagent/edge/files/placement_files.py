@@ -115,8 +115,7 @@ class PlacementFiles:
             raise _make_error("write", path, err) from err
 
     def remove(self, name: str) -> None:
-        """Remove a file or other entry that `read` found. Also remove the pod's directory if it is then
-        empty.
+        """Remove a file or other entry that `read` found. Also remove the pod's directory if it is then empty.
 
         Raises:
             PlacementFileError: the entry could not be removed.

@@ -73,8 +73,7 @@ class Sync(enum.Enum):
 def write_atomically(
     path: str, content: bytes, *, mode: int = 0o600, sync: Sync = Sync.DURABLE, hint: str | None = None
 ) -> None:
-    """Replace a file's content atomically. If the process is killed, the file has either its old or its new
-    content.
+    """Replace a file's content atomically. If the process is killed, the file has either its old or its new content.
 
     The caller must hold the lock of the directory, because two writers would use the same temporary file.
 
@@ -193,8 +192,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
 
 
 def set_aside(path: str) -> str:
-    """Give an unusable file a second name, `PATH.aside-N`, so that the next write doesn't destroy its
-    content. Return the second name.
+    """Give an unusable file a second name, `PATH.aside-N`, so that the next write doesn't destroy its content. Return the second name.
 
     The file keeps its first name, too, until the next write replaces it. If the agent crashes before this write, the next start finds the
     second name and doesn't add a third. An entry that isn't a regular file is renamed instead. No existing file is overwritten.

@@ -44,8 +44,7 @@ class HostSettingsFiles:
         """
 
     def read(self, kinds: AbstractSet[SettingKind]) -> dict[Setting, Value]:
-        """Read the settings of these kinds that can be changed. Settings that disappear during the reading
-        are left out.
+        """Read the settings of these kinds that can be changed. Settings that disappear during the reading are left out.
 
         Raises:
             HostFileError: a setting can't be read or parsed.
@@ -66,8 +65,7 @@ class HostSettingsFiles:
         return found
 
     def read_facts(self, settings: Iterable[Setting]) -> dict[Setting, Facts]:
-        """Return facts about interrupts and network queues: what identifies each of them, and the CPUs near
-        an interrupt's device.
+        """Return facts about interrupts and network queues: what identifies each of them, and the CPUs near an interrupt's device.
 
         The identity shows whether the same name still means the same thing. For an interrupt, it is the inode of its directory in /sys,
         which changes if the interrupt is created anew. For a queue, it is the index of the network interface, which a rename doesn't

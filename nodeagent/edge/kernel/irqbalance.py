@@ -50,8 +50,7 @@ def read(directory: Path = DIRECTORY) -> Irqbalance | None:
 
 
 def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
-    """Make irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing if irqbalance
-    isn't running.
+    """Make irqbalance keep interrupts off exactly these CPUs, from its next scan on. Do nothing if irqbalance isn't running.
 
     Raises:
         IrqbalanceError: the call failed.
@@ -67,8 +66,7 @@ def ban(cpus: CpuSet, directory: Path = DIRECTORY) -> None:
 
 
 def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
-    """Make irqbalance leave exactly these interrupts where they are, from its next scan on. Do nothing if
-    irqbalance isn't running.
+    """Make irqbalance leave exactly these interrupts where they are, from its next scan on. Do nothing if irqbalance isn't running.
 
     The request replaces the interrupts that irqbalance's command line excludes (--banirq), so the caller must include these.
 
@@ -86,8 +84,7 @@ def leave(irqs: AbstractSet[int], directory: Path = DIRECTORY) -> None:
 
 
 def unban(directory: Path = DIRECTORY) -> None:
-    """Make irqbalance return to the banned CPUs of its own configuration, from its next scan on. Do nothing
-    if irqbalance isn't running.
+    """Make irqbalance return to the banned CPUs of its own configuration, from its next scan on. Do nothing if irqbalance isn't running.
 
     Raises:
         IrqbalanceError: the call failed.

@@ -50,8 +50,7 @@ def read_devices(root: str = "/") -> SysfsSample:
 
 
 def read_machine(root: str = "/") -> SysfsSample:
-    """Read all files from which the machine's topology is determined. Read them again if a CPU was added or
-    removed meanwhile.
+    """Read all files from which the machine's topology is determined. Read them again if a CPU was added or removed meanwhile.
 
     Raises:
         SysfsError: a file can't be read or isn't a regular file, or a CPU was added or removed during each reading.
@@ -100,8 +99,7 @@ def read_files(wanted: tuple[str, ...], root: str = "/") -> SysfsSample:
 
 
 def read_fingerprint_files(root: str = "/") -> SysfsSample:
-    """Read the few files that change with every change of the machine (see
-    formats/kernel/machine_fingerprint.py).
+    """Read the few files that change with every change of the machine (see formats/kernel/machine_fingerprint.py).
 
     Raises:
         SysfsError: a file doesn't exist or can't be read.
@@ -170,8 +168,7 @@ def _read(base: str, wanted: Iterable[str]) -> SysfsSample:
 
 
 def _walk(base: str, path: str, tree: _Files, *, listed: bool) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Yield the content of each wanted file, and the matching names in each listed directory, by path below
-    the root.
+    """Yield the content of each wanted file, and the matching names in each listed directory, by path below the root.
 
     `listed` means that the path was found in its parent's listing. If it then doesn't exist, it has disappeared. Directories with a fixed
     name aren't listed, and may be missing.

@@ -66,8 +66,7 @@ class CpuRecording:
         self._exits = b""
 
     def prepare(self) -> None:
-        """Start counting exits, forks and moves between cgroups. Set up the other counters without starting
-        them.
+        """Start counting exits, forks and moves between cgroups. Set up the other counters without starting them.
 
         Raises:
             TracefsError: the kernel refuses a counter.

@@ -57,8 +57,7 @@ class BoundedCode:
         turn_seconds: float = TURN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Find the methods of the plugin that implement extension points. Looking them up may already run
-        code of the plugin.
+        """Find the methods of the plugin that implement extension points. Looking them up may already run code of the plugin.
 
         Args:
             name: the plugin's name, for messages.

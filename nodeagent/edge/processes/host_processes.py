@@ -33,8 +33,7 @@ class ProcessScan(Struct, frozen=True):
 
 
 def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> ProcessScan:
-    """Find the processes that have a thread that may run on one of these CPUs. Processes that end during the
-    search are left out.
+    """Find the processes that have a thread that may run on one of these CPUs. Processes that end during the search are left out.
 
     Args:
         cpus: the CPUs.
@@ -57,8 +56,7 @@ def find_processes_on(cpus: CpuSet, *, excluding: Callable[[int], bool]) -> Proc
 
 
 def find_caller_pids() -> frozenset[int]:
-    """Return the PIDs of this process, of its ancestors in the same cgroup (shell, sudo), and of the other
-    processes in its pipeline.
+    """Return the PIDs of this process, of its ancestors in the same cgroup (shell, sudo), and of the other processes in its pipeline.
 
     The program that has started the session, such as sshd or cron, isn't included, because it is in another cgroup or has PID 1.
     """

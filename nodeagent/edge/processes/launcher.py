@@ -77,8 +77,7 @@ class LauncherClient:
         return self._check_served(protocol.decode_hello(self._ask(protocol.encode_hello())))
 
     def start(self, request: StartRequest) -> Running | Exited | StartFailed:
-        """Start a container's process, and return its status after execve, or the reason why it couldn't be
-        started.
+        """Start a container's process, and return its status after execve, or the reason why it couldn't be started.
 
         If the run ID was started before, nothing is started, and the current status is returned.
         """
@@ -114,8 +113,7 @@ class LauncherClient:
         return self._check_served(protocol.decode_signal(self._ask(protocol.encode_signal(run_id, signal))))
 
     def ack(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """Acknowledge exit statuses, so that the launcher drops them. Return the IDs that the launcher has
-        dropped.
+        """Acknowledge exit statuses, so that the launcher drops them. Return the IDs that the launcher has dropped.
 
         Unknown IDs, and those of running processes, have no effect.
         """
@@ -159,8 +157,7 @@ class LauncherClient:
         return results
 
     def tell(self, session: int, ticks: int, line: str) -> bool:
-        """Let the launcher write a line to the pseudoterminal of a login session, because the agent isn't
-        allowed to open it.
+        """Let the launcher write a line to the pseudoterminal of a login session, because the agent isn't allowed to open it.
 
         Args:
             session: PID of the session's leader.
@@ -174,8 +171,7 @@ class LauncherClient:
         return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(session, ticks, line))))
 
     def events(self) -> Iterator[None]:
-        """Yield once when subscribed, and then whenever processes have exited, until `close`. Only `list`
-        returns their statuses.
+        """Yield once when subscribed, and then whenever processes have exited, until `close`. Only `list` returns their statuses.
 
         Raises:
             LauncherError: the launcher has closed the connection, for instance because it was updated.

@@ -203,8 +203,7 @@ class _NriCalls:
 
 
 class NriConnection:
-    """Connection to the runtime that can be used for one call of `serve`. Only `close` may be called from
-    another thread.
+    """Connection to the runtime that can be used for one call of `serve`. Only `close` may be called from another thread.
 
     Args:
         path: path of the runtime's socket.

@@ -49,8 +49,7 @@ def read_units(
     within: Collection[str] = (),
     without: Collection[str] = (),
 ) -> dict[str, CpuSet]:
-    """Read `cpuset.cpus` of the top-level units and of the units directly below certain slices. Return the
-    CPUs by cgroup path.
+    """Read `cpuset.cpus` of the top-level units and of the units directly below certain slices. Return the CPUs by cgroup path.
 
     Args:
         possible: CPUs to return for a unit whose `cpuset.cpus` is empty.
@@ -124,8 +123,7 @@ def set_allowed_cpus(unit: str, cpus: CpuSet, systemctl: str = "systemctl", *, u
 def clear_allowed_cpus(
     unit: str, possible: CpuSet, systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Let a unit use all CPUs again, if it had no AllowedCPUs= originally. Otherwise, restore the original
-    with `set_allowed_cpus`.
+    """Let a unit use all CPUs again, if it had no AllowedCPUs= originally. Otherwise, restore the original with `set_allowed_cpus`.
 
     Clearing `AllowedCPUs=` doesn't change the cgroup of a running unit (systemd #43846). Therefore, the unit first gets all possible CPUs,
     which stay in its `cpuset.cpus` until the next boot.
@@ -139,8 +137,7 @@ def clear_allowed_cpus(
 
 
 def show_units(names: Collection[str], systemctl: str = "systemctl") -> dict[str, UnitProperties]:
-    """Return the properties of units, by name. A unit that doesn't exist has properties, too, with
-    LoadState=not-found.
+    """Return the properties of units, by name. A unit that doesn't exist has properties, too, with LoadState=not-found.
 
     Raises:
         UnitsError: systemd refuses, or doesn't answer in time.
@@ -179,8 +176,7 @@ def show_device_rules(unit: str, systemctl: str = "systemctl", *, until: float |
 def set_device_rules(
     unit: str, rules: Sequence[str], systemctl: str = "systemctl", *, until: float | None = None
 ) -> None:
-    """Replace a unit's DeviceAllow= until the next boot, with immediate effect on its running processes. The
-    unit may also be inactive.
+    """Replace a unit's DeviceAllow= until the next boot, with immediate effect on its running processes. The unit may also be inactive.
 
     Args:
         unit: the unit's name.
@@ -210,8 +206,7 @@ def has_device_drop_in(unit: str, control: Path = CONTROL) -> bool:
 def set_unit(
     unit: str, *, cpus: CpuSet | None = None, memory_nodes: NumaSet | None = None, systemctl: str = "systemctl"
 ) -> None:
-    """Restrict a unit to CPUs and memory nodes until the next boot. Running processes are moved at once. The
-    unit may also be inactive.
+    """Restrict a unit to CPUs and memory nodes until the next boot. Running processes are moved at once. The unit may also be inactive.
 
     Args:
         unit: the unit's name.

@@ -1,5 +1,4 @@
-"""Client for gRPC over Unix sockets, based on h2. Whatever the server sends, a call results in an answer or a
-GrpcError.
+"""Client for gRPC over Unix sockets, based on h2. Whatever the server sends, a call results in an answer or a GrpcError.
 
 h2 takes megabytes of memory, so it is imported only for the first connection.
 """

@@ -55,8 +55,7 @@ class _Request:
 
 
 class GrpcConnection:
-    """Protocol state of one client's connection, without I/O: it is given received bytes, and returns bytes
-    to send.
+    """Protocol state of one client's connection, without I/O: it is given received bytes, and returns bytes to send.
 
     Args:
         methods: methods by path, `/SERVICE/METHOD`.

@@ -29,8 +29,7 @@ _ROOT = 0
 
 
 class LocalApi:
-    """Local API, as a service for `ServingThread.serve`. Its operations run in the serving thread, so they
-    must not block.
+    """Local API, as a service for `ServingThread.serve`. Its operations run in the serving thread, so they must not block.
 
     Args:
         reads: operations for root, the owner and the group. They must be quick. If one returns the same object as the last operation, the

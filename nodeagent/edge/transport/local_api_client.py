@@ -1,5 +1,4 @@
-"""Client of the agent's Unix socket. Its errors tell an agent that isn't running from an agent that refuses
-the request.
+"""Client of the agent's Unix socket. Its errors tell an agent that isn't running from an agent that refuses the request.
 
 This module imports little (only the C part of `socket`, for instance), because the command `job` loads it at every start.
 """

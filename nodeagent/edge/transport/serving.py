@@ -182,8 +182,7 @@ class Server:
         self._reading[task] = user
 
     def _make_room(self, newcomer: SlotHolder) -> bool:
-        """Make room for a new connection, by dropping the slowest connection of the user with the most
-        connections if there are too many.
+        """Make room for a new connection, by dropping the slowest connection of the user with the most connections if there are too many.
 
         If that user is the newcomer itself, only a connection with an incomplete request is dropped. Return False if there is no connection
         to drop.

@@ -27,7 +27,8 @@ from nodeagent.daemon.turn.wakeups import WakeUpReason, Wakeups
 from nodeagent.edge.runtime.nri import Answered, NriError
 
 _INDEX = 90
-"""Position in the order in which NRI calls its plugins. It is high, so that the agent sees resources after other plugins have changed them.
+"""Position in the order in which NRI calls its plugins. It is high, so that the agent sees resources after
+other plugins have changed them.
 """
 _PUSH_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
@@ -37,7 +38,8 @@ _DECIDED = frozenset({Event.CREATE_CONTAINER, Event.UPDATE_CONTAINER, Event.UPDA
 _DECIDING_SECONDS = MARGIN_MS / 1000 + 0.5
 """Part of the runtime's timeout that is reserved for the decision. kubelet has to answer before this part begins."""
 PLUGIN_SECONDS = 0.5
-"""Seconds for which a message may wait for answers of device plugins. The wait is short, because the runtime makes no other call meanwhile.
+"""Seconds for which a message may wait for answers of device plugins. The wait is short, because the runtime
+makes no other call meanwhile.
 """
 _BUSY = "nodeagent has not decided in time: `journalctl -u nodeagent` shows what delays it; the kubelet tries again"
 

@@ -64,8 +64,7 @@ class CgroupProcesses:
                 raise
 
     def terminate(self, path: str) -> None:
-        """Send SIGTERM to all processes in a cgroup and its descendants. If signals fail, raise the first
-        error after trying all processes.
+        """Send SIGTERM to all processes in a cgroup and its descendants. If signals fail, raise the first error after trying all processes.
 
         The signal is sent through a pidfd, and only if the PID is still in the cgroup after the pidfd was opened. Otherwise it might reach
         a later process with the same PID.

@@ -82,8 +82,7 @@ class CgroupReadings:
                 self._in_doubt.setdefault(path, set())
 
     def refresh(self, own: frozenset[str], part: float) -> Mapping[str, ObservedCgroup]:
-        """Read the cgroups that may have changed, and a fraction of the others in rotation. Return all
-        cgroups by path.
+        """Read the cgroups that may have changed, and a fraction of the others in rotation. Return all cgroups by path.
 
         An unchanged cgroup stays the same object. If no cgroup has changed, the mapping stays the same object, too.
 
@@ -164,8 +163,7 @@ class CgroupReadings:
         ]
 
     def _find_listed(self, path: str) -> CpuSet | None:
-        """Return the CPUs in a cgroup's `cpuset.cpus`, or in that of its nearest ancestor where the file
-        isn't empty.
+        """Return the CPUs in a cgroup's `cpuset.cpus`, or in that of its nearest ancestor where the file isn't empty.
 
         None means that the file is empty in the cgroup and in all its ancestors up to the pods' cgroup.
         """

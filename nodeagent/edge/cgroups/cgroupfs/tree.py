@@ -177,8 +177,7 @@ class CgroupTree:
         return found
 
     def read_foreign(self, path: str) -> ObservedCgroup | None:
-        """Read the CPUs, memory nodes and population of a cgroup that the agent doesn't manage. None means
-        that the cgroup doesn't exist.
+        """Read the CPUs, memory nodes and population of a cgroup that the agent doesn't manage. None means that the cgroup doesn't exist.
 
         If the cgroup doesn't have the cpuset controller, its effective CPUs are those of its nearest ancestor with the controller.
 
@@ -226,8 +225,7 @@ class CgroupTree:
         return found
 
     def read_chain(self) -> tuple[tuple[str, CpuSet], ...] | None:
-        """Read the effective CPUs of the pods' cgroup and all cgroups above it. Return (path, CPUs) pairs,
-        starting at the root cgroup.
+        """Read the effective CPUs of the pods' cgroup and all cgroups above it. Return (path, CPUs) pairs, starting at the root cgroup.
 
         None means that one of the cgroups doesn't exist or has no cpuset controller. This may last only until systemd enables the
         controller.
@@ -329,8 +327,7 @@ class CgroupTree:
         return CpuSet.from_ids(outside)
 
     def _gather(self, path: str) -> None:
-        """Reset the affinity of those threads in a cgroup that may run on CPUs outside of it. They may then
-        run on all CPUs of the cgroup.
+        """Reset the affinity of those threads in a cgroup that may run on CPUs outside of it. They may then run on all CPUs of the cgroup.
 
         An affinity that such a thread has set itself is lost. If the ID of a thread is reused during the call, another thread's affinity is
         reset; the kernel still keeps this thread within its own cgroup.
@@ -426,8 +423,7 @@ class CgroupTree:
                 pass
 
     def _adjust_for_partitions(self, path: str, wanted: CpuSet, granted: CpuSet) -> tuple[CpuSet, CpuSet]:
-        """Adjust the wanted and the granted CPUs of a cgroup, so that they are equal if the kernel granted
-        everything.
+        """Adjust the wanted and the granted CPUs of a cgroup, so that they are equal if the kernel granted everything.
 
         A partition can only have exclusive CPUs, so no others are wanted. In another cgroup, exclusive CPUs count as granted, because
         partitions below it may have taken them.
@@ -475,8 +471,7 @@ class CgroupTree:
 
 @lru_cache(maxsize=1024)  # results are cached and shared, because many cgroups have the same texts
 def _parse_contents(content: tuple[bytes | None, ...]) -> tuple[tuple[bytes | None, ...], ObservedCgroup]:
-    """Parse the contents of a cgroup's files, given in the order of `_FILES`. Return the contents, and a
-    cgroup with an empty path.
+    """Parse the contents of a cgroup's files, given in the order of `_FILES`. Return the contents, and a cgroup with an empty path.
 
     The results are cached, so cgroups with equal contents share one copy of them.
 

@@ -1,5 +1,4 @@
-"""Watch of the pods' cgroups. It wakes the agent after a change, and reports which cgroups and files have
-changed.
+"""Watch of the pods' cgroups. It wakes the agent after a change, and reports which cgroups and files have changed.
 
 The agent is woken when a process writes to a cgroup file; when a cgroup is created, removed or emptied; when `cpuset.cpus` of a cgroup
 above changes; and when systemd creates a pinned unit's cgroup. inotify reports writes and the kernel's changes of `cgroup.events`
@@ -90,8 +89,7 @@ class CgroupWatch:
             raise CgroupWatchError(self._root, self._watching.failure)
 
     def take_changes(self) -> frozenset[tuple[str, str]] | None:
-        """Return the changes since the last call, each as the path of a cgroup below the pods' cgroup and the
-        name of the changed file.
+        """Return the changes since the last call, each as the path of a cgroup below the pods' cgroup and the name of the changed file.
 
         An empty name means that the cgroup was created or removed. None instead of changes means that any cgroup may have changed.
         """
@@ -306,8 +304,7 @@ class _Watching:
 
 
 def add_watch(instance: int, path: str) -> int:
-    """Watch a directory with an inotify instance, and return the watch descriptor. For the same directory, it
-    is always the same.
+    """Watch a directory with an inotify instance, and return the watch descriptor. For the same directory, it is always the same.
 
     Raises:
         OSError: the kernel refuses, or the directory doesn't exist.
