@@ -68,7 +68,7 @@ def merge_views(views: Sequence[DomainView]) -> DomainView:
 
 
 def decide_all(domains: Sequence[Domain], decided: Turn, world: World) -> Turn:
-    """Let each domain decide in turn on the requests that it has received. Return the turn with all these decisions."""
+    """Let each domain decide on the requests that it has received, one domain after the other. Return the turn with their decisions."""
     for domain in domains:
         decided = domain.decide(decided, world)
     return decided

@@ -41,7 +41,7 @@ _IRQBALANCE = Setting(SettingKind.IRQBALANCE)
 _ASKED = OF_SERVICES - {SettingKind.UNIT}
 """Kinds of settings that irqbalance keeps."""
 _INTERRUPT_THREAD = re.compile(r"irq/(\d+)-")
-"""Name of a kernel thread that handles one interrupt."""
+"""Pattern of the name of a kernel thread that handles one interrupt. The group is the interrupt's number."""
 
 
 class Reading(Struct, frozen=True):

@@ -47,8 +47,8 @@ PUT_BACK = "host_settings_put_back"
 """
 
 _MOST_READS = 5
-"""Maximum number of repeated readings. A reading is repeated if a CPU went offline or online meanwhile, because the kernel then moves
-threads and the values don't match.
+"""Maximum number of readings. A reading is repeated if a CPU went offline or online meanwhile, because the kernel then moves threads, and
+the values that were read don't belong together.
 """
 _INTERRUPTS = frozenset({SettingKind.IRQ, SettingKind.NEW_IRQS, SettingKind.QUEUE, SettingKind.IRQBALANCE})
 _MAY_DO_LATER = OF_SERVICES | {SettingKind.THREAD}
@@ -93,7 +93,7 @@ class HostPlaces(Protocol):
 
 
 class WantedSettings(Struct, frozen=True):
-    """Host settings that the agent wants."""
+    """Host settings that the agent should establish."""
 
     to_avoid: Mapping[SettingKind, CpuSet]
     """CPUs to avoid, by kind of setting. For all other kinds, the original values are restored."""
@@ -241,7 +241,7 @@ class _RecordFile:
 
 
 class _Partitions(Struct, frozen=True):
-    """CPUs in cpuset partitions, as far as the partitions affect kernel threads."""
+    """State of the cpuset partitions, as far as kernel threads depend on it."""
 
     hidden: CpuSet = CpuSet()
     """CPUs that kernel threads can't use because they are in partitions, existing or planned."""
@@ -266,8 +266,8 @@ class _Refusals(Struct, frozen=True):
 
 
 class HostSettings:
-    """Changes and restores the host settings that contain CPUs or belong to a single CPU. It logs changes by other programs, and refused
-    settings.
+    """Manager of the host settings that contain CPUs or belong to a single CPU. It changes and restores them, and logs refusals and changes
+    by other programs.
     """
 
     def __init__(self, places: HostPlaces, directory: str, boot: str, log: Log) -> None:
@@ -284,7 +284,7 @@ class HostSettings:
         """
         self._refusals = _Refusals()
         self._reported: frozenset[tuple[Setting, Value]] = frozenset()
-        """Values by other programs that are already logged."""
+        """Values that other programs have written, and that are already logged."""
         self._partitions = _Partitions()
         self.interrupt_owners = InterruptOwners({})
         """Containers that own interrupts: the interrupts of a device are handled on its container's CPUs."""

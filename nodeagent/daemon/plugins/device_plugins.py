@@ -50,8 +50,8 @@ GRACE_SECONDS = 300.0
 """Seconds after which a disconnected plugin's resource is removed (kubelet: endpointStopGracePeriod)."""
 _RETRY_SECONDS = 0.1
 _REST_PER_LIST = 9.0
-"""Pause after each list of devices, as a multiple of the CPU time spent on that list. It limits a plugin that keeps sending lists to a
-tenth of a CPU.
+"""Pause after each list of devices, as a multiple of the CPU time spent on that list. Because of this pause, even a plugin that sends lists
+all the time uses only a tenth of a CPU.
 """
 AGAIN_SECONDS = 1.0
 MOST_PLUGINS = 64

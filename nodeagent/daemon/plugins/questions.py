@@ -24,7 +24,8 @@ MOST_KEPT = 256
 MOST_QUESTIONS = 512
 """Maximum number of questions for one decision.
 
-The limit ends a decision on a plugin whose devices change all the time, as each change would lead to another question.
+Without the limit, a plugin whose devices change all the time would cause a new question after each change, and the decision would never
+end.
 """
 
 
@@ -61,8 +62,8 @@ class Questions:
         """Questions of each decision, by asker (for instance, a pod's UID)."""
 
     def begin_turn(self) -> None:
-        """Forget the decisions that the last turn made with all answers, and the answers that nobody has used. Call this method before each
-        turn.
+        """Forget the decisions that the last turn made with all answers, and the answers that no decision has used. Call this method before
+        each turn.
         """
         oldest = self._clock() - KEPT_SECONDS
         with self._lock:

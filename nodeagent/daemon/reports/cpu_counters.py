@@ -42,7 +42,7 @@ class Holder(NamedTuple):
 
 Held = Mapping[Holder, CpuSet]
 Claims = Mapping[Holder, tuple[str, ...]]
-"""Devices by container, for the containers that request to handle the devices' interrupts on their own CPUs."""
+"""Devices by container, for the containers that request the handling of the devices' interrupts on their own CPUs."""
 
 
 class CpuCounters:

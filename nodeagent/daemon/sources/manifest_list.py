@@ -1,4 +1,4 @@
-"""Manifest directory as a source of pods, and the problems of its files. A file is parsed only if its content has changed."""
+"""Manifest directory as a source of pods, with the problems of the manifest files. A file is parsed only if its content has changed."""
 
 import shlex
 import time
@@ -163,7 +163,7 @@ class _OverdueFiles:
         self._clock = clock
         self._open: dict[str, _OpenFile] = {}
         self._others: dict[str, float] = {}
-        """Names of files that aren't manifests by their names, with the time when each was first seen. Such a file may be an editor's
+        """Names of files whose endings aren't those of manifests, with the time when each was first seen. Such a file may be an editor's
         temporary file, which soon disappears.
         """
         self._partial_since: float | None = None

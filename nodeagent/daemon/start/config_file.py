@@ -1,4 +1,4 @@
-"""Configuration file, and whether its content is in use.
+"""Configuration file of the agent, compared with the configuration that the agent uses.
 
 If the file is invalid at a start, the agent uses the last valid configuration (D58). The problem is then shown in the log, `systemctl
 status`, `/readyz`, `nodeagent inspect` and the metrics, until the file is corrected and reloaded.
@@ -95,7 +95,7 @@ class ConfigFile:
             self._settle(Problem(text, kind=ProblemKind.CONFIGURATION_CHANGED))
 
     def keep(self, config: Config) -> None:
-        """Log what a person should know about the new configuration, and save it as the last valid one."""
+        """Log the notes on an applied configuration and its unused kubelet fields, and save it as the last valid configuration."""
         for note in config.notes:
             self._log.warning("configuration_note", problem=note)
         if config.reported_fields:

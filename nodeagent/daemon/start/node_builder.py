@@ -75,8 +75,8 @@ def load_plugins(config: Config) -> tuple[Config, tuple[StartRefused, ...]]:
 
 
 def begin_turn(node: NodeSetup, alive: Callable[[], None]) -> None:
-    """Start the time limit that all answers of CPU plugins share, during a turn or the agent's start. Plugins call `alive` after each
-    answer.
+    """Start the time limit that all answers of a CPU plugin share, during a turn or the agent's start.
+    `alive` is called after each answer.
     """
     for plugin in node.managers.cpu_plugins:
         if plugin.code is not None:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from nodeagent.core.model.devices import PlacedDevices
 
 DeviceLook = Callable[[Topology], "PlacedDevices"] | None
-"""Function that scans the machine's devices. None means that no decision needs them."""
+"""Function that scans the machine's devices. None means that they aren't scanned."""
 
 _LACKING = ("CPUs or memory allocated to pods are gone",)
 

@@ -1,1 +1,1 @@
-"""One turn of the deciding thread: look, decide, save, carry out, tell, act, report."""
+"""One turn of the deciding thread. Its steps are look, decide, save, plan, carry out, tell, act, confirm and report."""

@@ -1,7 +1,7 @@
 """The agent's turn with its steps: look, decide, save, plan, carry out, tell, act, confirm and report.
 
-Each turn has these steps, whether it was caused by a start, a timer or an event. Each step is in the module of its name, and gets and
-returns values.
+Each turn has these steps, whether it was caused by a start, a timer or an event. Each step is a function in the module of its name, which
+gets and returns values.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Confirm: observe the effects of a turn that has started processes, and record the starts, so that no further turn is needed for this."""
+"""Step `confirm` of a turn: after starting processes, observe them and record their starts, so that the next turn needn't do so."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Reading of the machine, whose CPUs, memory and huge pages may change while pods run."""
+"""Reader of the machine, whose CPUs, memory and huge pages may change while pods run."""
 
 import os
 from typing import TYPE_CHECKING
@@ -69,7 +69,7 @@ def adapt_to_topology(node: NodeSetup, topology: Topology) -> tuple[NodeSetup, t
 
 
 def remove_withheld_cpus(node: NodeSetup, tree: CgroupTree) -> tuple[NodeSetup, Withheld]:
-    """Remove the CPUs from a node that cgroups above the pods' cgroup withhold. Return the adapted node and the withheld CPUs.
+    """Remove from a node the CPUs that cgroups above the pods' cgroup withhold. Return the adapted node and the withheld CPUs.
 
     If one of these cgroups can't be read, no CPUs are removed. The first turn reads it again and reports the failure.
     """

@@ -89,8 +89,8 @@ class TurnMemory(Struct, frozen=True):
     devices: "PlacedDevices | None" = None
     """Devices found by the last scan. None means that no scan has been needed yet."""
     seen_room: SeenRoom = field(default_factory=dict)
-    """Free CPUs and memory when each waiting request was last decided. It isn't saved, so after a restart the agent decides on all of them
-    again.
+    """CPUs and memory that were free when each waiting request was last decided. The value isn't saved, so after a restart the agent
+    decides on all waiting requests again.
     """
     in_sync: Mapping[str, DesiredCgroup] = field(default_factory=dict)
     """Cgroups that had their desired values after the last turn, by path."""
@@ -99,7 +99,7 @@ class TurnMemory(Struct, frozen=True):
     pod_cgroups: PodCgroups = PodCgroups()
     placements: ContainerPlacements = ContainerPlacements()
     quiet_cores: QuietCores = QuietCores()
-    """Settings of cores that pods request for their exclusive CPUs."""
+    """Core settings that pods request for their exclusive CPUs."""
     refused_partitions: CpuSet | None = None
     """CPUs of partitions that couldn't be created. None means that no turn has tried to create partitions yet."""
     failures: FailureResponse = FailureResponse()

@@ -12,7 +12,7 @@ from nodeagent.edge.processes.launcher import LauncherError
 from nodeagent.errors import NodeAgentError
 
 _KINDS = {CgroupError: ProblemKind.CGROUP, LauncherError: ProblemKind.LAUNCHER, StateFileError: ProblemKind.STATE}
-"""Kind of the problem by class of the error. Other errors have the kind OTHER."""
+"""Kind of problem by class of error. Errors of other classes have the kind OTHER."""
 
 
 class Problem(str):

@@ -9,8 +9,8 @@ from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 
 _MAY_REST = frozenset({WakeUpReason.TIMER, WakeUpReason.CGROUPS, WakeUpReason.RUNS, WakeUpReason.MANIFESTS})
-"""Wake-up reasons that permit a shortened turn. What causes them also changes the inputs, so unchanged inputs prove that nothing has to be
-done.
+"""Wake-up reasons that permit a shortened turn. Anything that causes such a wake-up also changes the inputs, so nothing has to be done
+while the inputs are the same.
 """
 
 
@@ -34,8 +34,8 @@ def list_inputs(edges: Edges, memory: TurnMemory, seen: Seen, standing: tuple[st
 
 
 def rest(edges: Edges, seen: Seen, reasons: frozenset[WakeUpReason], standing: tuple[str, ...]) -> float | None:
-    """Check whether a shortened turn is enough. If it is, correct what the inputs don't contain: host settings, files that other programs
-    may have changed, and the checkpoints.
+    """Make a shortened turn if the inputs haven't changed: check only the host settings, the files that other programs may have changed,
+    and the checkpoints.
 
     Returns:
         Seconds until the next turn, if nothing wakes the agent earlier. None means that a complete turn is needed.

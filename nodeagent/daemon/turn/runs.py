@@ -61,11 +61,11 @@ class Runner:
         self._token = ""
         """Token from the launcher's last answer. The agent sends it back, so that the launcher answers with the changes since then."""
         self._listed: Mapping[str, Run] = {}
-        """Runs as listed by the launcher, by run ID. It stays the same object until a run changes."""
+        """Runs as listed by the launcher, by run ID. The mapping stays the same object until a run changes."""
         self._started: dict[str, Run] = {}
         """Runs that were started after the launcher's last list."""
         self._failed: dict[str, Run] = {}
-        """Runs whose start failed, by run ID. Only the agent keeps them, because the launcher doesn't."""
+        """Runs whose start failed, by run ID. They are kept here because the launcher doesn't record failed starts."""
 
     def look(self) -> Mapping[str, Run] | Problem:
         """Return all runs by run ID, or a problem if the launcher doesn't answer."""

@@ -94,8 +94,8 @@ def _keep_endings(edges: Edges, decided: Decided, err: StateFileError) -> Saved:
 
 
 def _list_unsaved(state: NodeState, decided: Decided, why: str) -> Iterator[PodEntry]:
-    """Yield each pod to which the decision would have granted something (admission, change or resume). As the decision couldn't be saved,
-    the pod has a refusal instead.
+    """Yield each pod that the decision admitted, changed or resumed. Because this decision couldn't be saved, the yielded pod has a refusal
+    instead.
     """
     known = {entry.pod.uid: entry for entry in state.entries}
     for entry in decided.turn.state.entries:

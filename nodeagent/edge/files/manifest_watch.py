@@ -146,7 +146,7 @@ class ManifestWatch:
 
 
 class _ManifestHandler(FileSystemEventHandler):
-    """Handler of the events, which watchdog calls in a thread of its own."""
+    """Handler of file system events, which watchdog calls in a thread of its own."""
 
     def __init__(
         self, directory: str, changed: deque[str], replaced: threading.Event, wake: Callable[[], None]

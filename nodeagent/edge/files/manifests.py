@@ -33,7 +33,7 @@ MAX_READINGS = 3
 """Maximum number of readings per scan. A reading is repeated if the directory has changed meanwhile."""
 
 LOCK_SECONDS = 10
-"""Seconds for which a command waits until another command has finished writing manifests."""
+"""Maximum number of seconds for which a command waits until another command has finished writing manifests."""
 _LOCK_PAUSE_SECONDS = 0.05
 _TICK_NS = 50_000_000
 _PID_BYTES = 32
@@ -148,8 +148,8 @@ class _Listing(Struct, frozen=True):
 def lock_manifests(path: str, hint: str) -> Iterator[None]:
     """Lock the manifests against other commands during the `with` block. If another command has the lock, wait up to LOCK_SECONDS.
 
-    A hidden file is locked that only its owner can open, not the directory itself, which any user with read access could lock and so block
-    everyone.
+    The lock is on a hidden file that only its owner can open. The directory itself could be locked by any user with read access, who would
+    thereby block all commands.
 
     Args:
         path: the manifest directory, or the only manifest.
@@ -342,7 +342,7 @@ def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
 def _read_all(
     directory_fd: int, path: str, names: Mapping[str, int], known: KnownManifests, doubted: AbstractSet[str]
 ) -> tuple[list[ManifestFile], bool]:
-    """Read the files, or reuse them from `known`, which is updated. Return the files, and whether none had disappeared meanwhile."""
+    """Read the files, or reuse them from `known`, which is updated. Return the files, and whether all of them still existed."""
     files: list[ManifestFile] = []
     is_whole, left_bytes = True, MAX_TOTAL_BYTES
     before, known.files, known.uncertain = known.files, {}, set()
@@ -371,7 +371,7 @@ def _read_all(
 
 
 def _scan_named(directory_fd: int, path: str, known: KnownManifests, changed: AbstractSet[str]) -> ManifestScan | None:
-    """Check only files with these names, new files, and files that each scan must read. Update `known`.
+    """Check only the files in `changed`, new files, and files that each scan must read. Update `known`.
 
     Returns:
         The manifests. None means that this isn't enough and all files must be checked, for instance because a known file is missing and may
@@ -435,8 +435,8 @@ def _is_link(directory_fd: int, name: str) -> bool:
 
 
 def _is_certain(changed_ns: int) -> bool:
-    """Return whether any change from now on gets a later ctime than `changed_ns`. It does once a few ticks of the kernel's clock (10 ms at
-    most) have passed.
+    """Return whether any change from now on is certain to get a later ctime than `changed_ns`. A few ticks of the kernel's clock (at most
+    10 ms each) must have passed since then.
     """
     return time.time_ns() - changed_ns > _TICK_NS
 

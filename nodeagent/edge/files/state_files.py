@@ -63,11 +63,11 @@ class Sync(enum.Enum):
     """Guarantee about a file's content if the power fails after a write. docs/reliability.md lists the guarantee for each file."""
 
     DURABLE = enum.auto()
-    """The new content. The file is synced before the rename, and the directory after it."""
+    """Guarantee of the new content. The file is synced before the rename, and the directory after it."""
     WHOLE = enum.auto()
-    """Either the old or the new content, complete. Only the file is synced."""
+    """Guarantee of either the old or the complete new content. Only the file is synced."""
     NONE = enum.auto()
-    """None; the file may even be empty. Nothing is synced."""
+    """No guarantee: the file may even be empty. Nothing is synced."""
 
 
 def write_atomically(
@@ -151,7 +151,7 @@ def read(path: str, *, max_bytes: int, follow_symlinks: bool = False) -> bytes |
     Args:
         path: the file.
         max_bytes: the maximum accepted size.
-        follow_symlinks: whether `path` may be a symbolic link. Allowed for files that an administrator installs.
+        follow_symlinks: whether `path` may be a symbolic link, as for files that an administrator installs.
 
     Raises:
         StateFileError: the file can't be read, isn't a regular file, or is too large.

@@ -1,4 +1,4 @@
-"""Host settings in files below /proc and /sys that contain CPUs or belong to a single CPU. Reading them needs no privileges; the launcher
+"""Host settings in files below /proc and /sys that contain CPUs or belong to a single CPU. The agent reads them, and a privileged process
 writes them.
 """
 

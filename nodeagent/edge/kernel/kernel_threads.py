@@ -44,7 +44,7 @@ def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
 
 
 class KernelThreads:
-    """Search for the kernel threads that can be moved.
+    """Finder of the kernel threads that can be moved.
 
     Not among them are workers and rescuers of workqueues, which the kernel refuses to move (EINVAL), and threads that serve a process, such
     as vhost for a virtual machine, because they are in that process's cgroup.

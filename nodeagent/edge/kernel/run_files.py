@@ -1,4 +1,4 @@
-"""Reading of the kernel files from which the report on a job's run is made: files of the job's cgroup, of its CPUs, and of the node."""
+"""Reader of the kernel files for the report on a job's run: files of the job's cgroup, of its CPUs, and of the node."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Reading of the files that describe the machine. formats/kernel/sysfs.py parses and validates their contents."""
+"""Reader of the files that describe the machine. formats/kernel/sysfs.py parses and validates their contents."""
 
 import errno
 import os

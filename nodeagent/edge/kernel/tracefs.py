@@ -2,8 +2,8 @@
 `Documentation/trace/histogram.rst` and `ftrace.rst`).
 
 An instance of its own, in which events are counted but not recorded, doesn't disturb other users of tracing. The kernel doesn't remove the
-instance when this process ends. Therefore, a shell process waits for this and removes the instance. If that fails, the next run removes it,
-which finds in the instance's name that the process has ended.
+instance when this process ends. Therefore, a shell process waits for this and removes the instance. If that fails, the next run removes the
+instance, because the instance's name shows that its process has ended.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Watch of uevents (over netlink) that report the hotplug of CPUs, memory, NUMA nodes and PCI devices."""
+"""Watch for the hotplug of CPUs, memory, NUMA nodes and PCI devices, by the kernel's uevents (over netlink)."""
 
 import enum
 import errno

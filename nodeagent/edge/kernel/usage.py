@@ -35,7 +35,7 @@ def read_usage(root: str, paths: Mapping[str, str]) -> dict[str, UsageText]:
 
     Args:
         root: directory of the topmost cgroup.
-        paths: path of each cgroup below `root`, by any name. The result uses the same names.
+        paths: paths of the cgroups below `root`, by names that the caller chooses. The result has the same names.
     """
     return {name: _read_usage(f"{root}/{path}") for name, path in paths.items()}
 

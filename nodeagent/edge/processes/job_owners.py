@@ -100,12 +100,14 @@ def _open_process(pid: int) -> Owner:
 
 
 class OwnerWatch:
-    """Watch of owner processes. It calls a function when an owner exits, and at a time that may be set."""
+    """Watch of owner processes. It calls the function `on_end` when an owner has exited, and when the time
+    from `seconds_left` has passed.
+    """
 
     def __init__(self, on_end: Callable[[], None], seconds_left: Callable[[], float | None] = lambda: None) -> None:
         self._on_end = on_end
         self._seconds_left = seconds_left
-        """Function that returns the seconds until that time. None means that no time is set."""
+        """Function that returns the seconds until `on_end` must be called even if no owner exits. None means that there is no such time."""
         self._epoll = select.epoll()
         self._renewed = os.eventfd(0)
         weakref.finalize(self, os.close, self._renewed)
@@ -116,12 +118,12 @@ class OwnerWatch:
         self._epoll.register(owner.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def renew_time(self) -> None:
-        """Make `follow` call `seconds_left` again, because the time may have changed."""
+        """Make `follow` call `seconds_left` again, because its result may have changed."""
         os.eventfd_write(self._renewed, 1)
 
     def follow(self) -> None:
-        """Wait for owners to exit and for the set time, and call the function each time. This method never returns, so it needs a thread of
-        its own.
+        """Call `on_end` whenever an owner has exited or the time from `seconds_left` has passed. This method never returns, so it needs a
+        thread of its own.
         """
         while True:
             seconds = self._seconds_left()

@@ -171,7 +171,7 @@ class LauncherClient:
         return self._check_served(protocol.decode_tell(self._ask(protocol.encode_tell(session, ticks, line))))
 
     def events(self) -> Iterator[None]:
-        """Yield once when subscribed, and then whenever processes have exited, until `close`. Only `list` returns their statuses.
+        """Yield once when subscribed, and then whenever processes have exited, until `close`. Call `list` to get their statuses.
 
         Raises:
             LauncherError: the launcher has closed the connection, for instance because it was updated.

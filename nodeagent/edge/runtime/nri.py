@@ -136,7 +136,7 @@ class _Piece(NamedTuple):
 
 
 class _NriCalls:
-    """Answers to the runtime's calls, which NRI prescribes to come in a certain order."""
+    """Handler of the runtime's calls, which must arrive in the order that NRI prescribes."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
@@ -203,7 +203,7 @@ class _NriCalls:
 
 
 class NriConnection:
-    """Connection to the runtime that can be used for one call of `serve`. Only `close` may be called from another thread.
+    """Connection to the runtime, for a single call of `serve`. Only `close` may be called from another thread.
 
     Args:
         path: path of the runtime's socket.

@@ -42,7 +42,7 @@ class GrpcServerKind(Struct, frozen=True):
     name: str
     hint: str
     hint_if_late: str = ""
-    """Hint for errors because the server hasn't answered in time. Empty means that `hint` is used for these, too."""
+    """Hint for an error that is raised because the server hasn't answered in time. Empty means that `hint` is used."""
 
 
 class GrpcError(NodeAgentError):
@@ -78,7 +78,7 @@ def load_h2() -> None:
 
 
 class GrpcClient:
-    """Connection to a gRPC server for one call after the other. It is opened and closed by a `with` block.
+    """Connection to a gRPC server, for consecutive calls. A `with` block opens and closes it.
 
     Args:
         kind: description of the server.

@@ -74,7 +74,7 @@ class GrpcConnection:
         self._requests: dict[int, _Request] = {}
         """Incomplete requests, by stream."""
         self._answers: dict[int, memoryview] = {}
-        """Part of each answer that isn't sent yet, by stream, because the client's flow control window is too small."""
+        """Part of each answer, by stream, that isn't sent yet because the client's flow control window is too small."""
         self._has_begun = False
         self.is_over = False
 
@@ -199,7 +199,7 @@ def _decode(text: str | bytes) -> str:
 
 
 class GrpcServer:
-    """gRPC server. Its method `attend` serves as `attend` of a `serving.Dialogue`."""
+    """gRPC server. Its method `attend` serves one connection, as a `serving.Dialogue` requires."""
 
     bounds = Bounds(connections=16, request_bytes=64 * 1024, read_seconds=10.0, write_seconds=10.0)
     """Limits for all connections together and for each connection. An idle connection has no timeout."""

@@ -32,8 +32,8 @@ class LocalApi:
     """Local API, as a service for `ServingThread.serve`. Its operations run in the serving thread, so they must not block.
 
     Args:
-        reads: operations for root, the owner and the group. They must be quick. If one returns the same object as the last operation, the
-            encoded answer is reused.
+        reads: operations for root, the owner and the group. They must be quick. If an operation returns the same object as the last call,
+            the encoded answer is reused.
         writes: operations for root and the owner. Each limits its own duration.
         owner: user ID of the agent.
         group: ID of the group whose members may use `reads`. None means that there is no such group.

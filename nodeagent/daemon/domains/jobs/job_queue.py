@@ -91,7 +91,7 @@ class JobQueue:
 
         Args:
             new: the reservation.
-            state: state that decides whether there is room. None means the current state.
+            state: state in which room for the reservation is searched. None means the current state.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._find_obstacle, new, state)
 

@@ -358,8 +358,9 @@ class JobRequests:
     async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
         """Wait until the user's limits allow another job, and return the limits. None means that the user has no limits.
 
-        The wait lasts only while jobs that have ended still hold resources. If the running jobs alone leave too little, the request fails
-        at once. A job in a reservation counts towards the number of jobs, but not towards the amounts that the reservation covers.
+        The wait lasts only while jobs that have ended still hold resources. If the job would exceed the limits even without them, the
+        request fails at once. A job in a reservation counts towards the number of jobs, but not towards the amounts that the reservation
+        covers.
 
         Raises:
             JobRequestError: the user isn't allowed to run jobs or use the reservation, or the job and the user's running jobs exceed the

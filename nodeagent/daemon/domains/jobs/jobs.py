@@ -106,7 +106,9 @@ def job_directory(config: Config) -> str:
 
 
 class Jobs:
-    """Source of jobs. Any thread may request a job. The other methods are called by the deciding thread, unless they take the lock."""
+    """Source of jobs. Its methods take a lock, because the serving thread requests and watches jobs while the deciding thread reads and
+    starts them.
+    """
 
     def __init__(
         self,
@@ -130,8 +132,8 @@ class Jobs:
         self._releases: dict[str, list[Future[None]]] = {}
         """Futures of callers that wait until a job has released all its resources, by the job's UID."""
         self._asked_ms = 0
-        """Time of the last call of `_seconds_left`, in milliseconds since boot. A job's end time that passes between two calls is thereby
-        noticed.
+        """Time of the last call of `_seconds_left`, in milliseconds since boot. It is kept so that an end time between two calls isn't
+        missed.
         """
         self._watch = OwnerWatch(wake, self._seconds_left)
         self.follow_owners = self._watch.follow

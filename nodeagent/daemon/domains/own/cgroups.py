@@ -37,7 +37,7 @@ class SourceReader(Protocol):
 
 
 class OwnDomain(PassiveDomain):
-    """The agent's own domain. It writes cgroups; the turn starts and signals the processes of these pods outside of this class."""
+    """The agent's own domain. It reads and writes the cgroups of its pods. The step `act` of a turn starts and signals their processes."""
 
     name = OWN
 

@@ -113,12 +113,12 @@ class RuntimeMemory(Struct, frozen=True):
 
 
 class PendingDecisions(Struct, frozen=True):
-    """Decisions of the current turn that are not answered, logged and counted yet."""
+    """Decisions of the current turn whose calls aren't answered yet, and which aren't logged and counted yet."""
 
     node: Node
     calls: tuple[tuple[Message, tuple[Todo, ...]], ...] = ()
     todo: tuple[Todo, ...] = ()
-    """Instructions to log and count after the turn is saved."""
+    """Instructions that the decisions have produced. They are logged and counted after the turn is saved."""
 
 
 class RuntimeDomain(PassiveDomain):

@@ -23,7 +23,7 @@ _SECONDS = 10.0
 """Time limit for the whole connection. It is longer than the 5 s for which the runtime may first wait for other plugins."""
 _PODS_API_SECONDS = 5.0
 _NOBODY = "00000000-0000-0000-0000-000000000000"
-"""UID of no pod, for a test request to kubelet."""
+"""UID that no pod has, for a test request to kubelet."""
 
 
 def runtime_facts(

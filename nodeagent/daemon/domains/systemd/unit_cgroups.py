@@ -174,7 +174,7 @@ class UnitCgroups:
         )
 
     def _find_ancestor(self, cgroup: str) -> ObservedCgroup | None:
-        """Return the nearest ancestor of a cgroup that exists."""
+        """Return the nearest existing ancestor of a cgroup."""
         ancestors = (self._look(str(directory)) for directory in Path(cgroup).parents or (Path(),))
         return next((ancestor for ancestor in ancestors if ancestor is not None), None)
 

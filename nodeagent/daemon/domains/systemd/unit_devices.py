@@ -98,7 +98,7 @@ class UnitDevices:
         """
 
     def keep(self, state: NodeState, *, rescan: bool, unclear: frozenset[str] = frozenset()) -> tuple[Problem, ...]:
-        """Make the added rules match the devices allocated to each unit. Return the problems.
+        """Make the rules that the agent adds to units match the devices allocated to each unit. Return the problems.
 
         Args:
             state: the state, with the allocations.

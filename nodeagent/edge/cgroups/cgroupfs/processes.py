@@ -1,4 +1,4 @@
-"""Access to processes and threads in the pods' cgroups: list, end and move them."""
+"""Processes and threads in the pods' cgroups: listing, ending and moving them."""
 
 import errno
 import os

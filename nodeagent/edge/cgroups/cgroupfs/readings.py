@@ -32,8 +32,8 @@ class CgroupReadings:
     """Cache of the cgroups below the pods' cgroup, as they were last read.
 
     Args:
-        read: function that reads a cgroup, by its path below the pods' cgroup and the names of its changed files. Names of None mean that
-            any file may have changed. A result of None means that the cgroup doesn't exist.
+        read: function that reads a cgroup, by its path below the pods' cgroup and the names of its changed files. If the names are None,
+            any file may have changed. The result None means that the cgroup doesn't exist.
         list_children: function that lists the names of a cgroup's children.
     """
 

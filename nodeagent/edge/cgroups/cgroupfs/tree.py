@@ -146,7 +146,7 @@ class CgroupTree:
         return found
 
     def writing(self) -> AbstractContextManager[None]:
-        """Return a context manager that, during the agent's own writes, keeps the watch from waking the agent because of these writes."""
+        """Return a context manager that holds back the watch's wake-ups while the agent itself writes to cgroups."""
         return nullcontext() if self.watch is None else self.watch.held()
 
     def doubt(self, path: str) -> None:

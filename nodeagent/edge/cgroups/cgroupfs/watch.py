@@ -102,9 +102,9 @@ class CgroupWatch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold back wake-ups during the `with` block, so that the agent isn't woken by its own writes.
+        """Hold back wake-ups during the `with` block, which is meant for the agent's own writes.
 
-        Call `take_changes` inside of the block, after the writes. It also returns the agent's writes.
+        If `take_changes` is called before the block ends, it returns these writes, and they cause no wake-up.
         """
         if self._watching is None:
             yield
@@ -150,8 +150,8 @@ class _Watching:
         self.changes: set[tuple[str, str]] | None = None
         """Changes since the last call of `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names of children whose creation outside of the pods' cgroup is watched, by watch descriptor. If a file is watched instead of a
-        directory, the name is empty.
+        """Names of the cgroups whose creation outside of the pods' cgroup is awaited, by watch descriptor of their parent. For a watched
+        file, the name is empty.
         """
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
