@@ -167,7 +167,7 @@ class HostEdges:
         """Return the CPUs of this machine.
 
         Args:
-            host: CPUs for settings that would otherwise have no CPU left.
+            host: CPUs for a setting that has to avoid all of its CPUs.
 
         Raises:
             HostFileError: the kernel's files can't be read.

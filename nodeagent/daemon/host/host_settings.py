@@ -80,7 +80,7 @@ class HostPlaces(Protocol):
         ...
 
     def cpus(self, host: CpuSet) -> Cpus:
-        """Return the CPUs of this machine. `host` contains the CPUs for settings that would otherwise have no CPU left."""
+        """Return the CPUs of this machine. `host` contains the CPUs for a setting that has to avoid all of its CPUs."""
         ...
 
     def interrupts_of(self, device: str) -> frozenset[Setting]:
@@ -98,7 +98,7 @@ class WantedSettings(Struct, frozen=True):
     to_avoid: Mapping[SettingKind, CpuSet]
     """CPUs to avoid, by kind of setting. For all other kinds, the original values are restored."""
     host: CpuSet
-    """CPUs for settings that would otherwise have no CPU left."""
+    """CPUs for a setting that has to avoid all of its CPUs."""
     interrupts: tuple[InterruptRequest, ...] = ()
     """Containers' requests that a device's interrupts are handled on the container's own CPUs."""
     partitioned: CpuSet = CpuSet()

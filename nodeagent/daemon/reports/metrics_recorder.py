@@ -56,7 +56,7 @@ class _PodMetrics(Struct, frozen=True):
     """Contribution of one pod to the metrics."""
 
     counted: tuple[Series, ...]
-    """Gauges that count this pod or its containers. A series appears once for each unit that it counts."""
+    """Gauges that count this pod or its containers. A series appears once for each pod or container that it counts."""
     held: Mapping[Holder, CpuSet]
     claims: Mapping[Holder, tuple[str, ...]]
     paths: Mapping[Holder, str]
@@ -154,7 +154,7 @@ class MetricsRecorder:
         Args:
             view: the state and problems after the turn.
             managers: the managers.
-            decided_something: whether the turn decided on a pod. It selects the histogram for the turn's duration.
+            decided_something: whether the turn has events, such as an admission. It selects the histogram for the turn's duration.
             manifest_problems: number of problems with manifests.
             seconds: duration of the turn.
             quiet: UIDs of the pods that have not changed since the last call, whose contributions are reused.

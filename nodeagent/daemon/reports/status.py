@@ -27,7 +27,7 @@ def count_wrong(
     now_ms: int,
     is_ready: bool,
 ) -> Mapping[ProblemKind, int]:
-    """Count the problems, and the pods and containers that need attention, by kind. Kinds without any are left out."""
+    """Count the problems, and the pods and containers that need attention, by kind. Kinds with the count 0 are left out."""
     conspicuous = state.conspicuous_entries()
     crash_loops = sum(
         status.exit is not None and (next_start_at_ms(entry, container, status) or 0) > now_ms

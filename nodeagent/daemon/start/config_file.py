@@ -30,8 +30,8 @@ from nodeagent.errors import NodeAgentError
 from nodeagent.formats.config.config_text import config_fields, config_text
 
 _STATE_DIRECTORY = re.compile(rb"""^stateDirectory:[ \t]*["']?(/[!-~]+?)["']?[ \t]*(?:#.*)?\r?$""", re.MULTILINE)
-"""Pattern of the field `stateDirectory`. It finds the field in a file that isn't valid YAML, from which the last valid configuration is
-needed.
+"""Pattern of the field `stateDirectory`. It finds the state directory in a configuration file that isn't valid YAML, because the last valid
+configuration is saved in that directory.
 """
 _HEADER = "# last valid configuration of {}\n"
 

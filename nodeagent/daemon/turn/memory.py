@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Reported(Struct, frozen=True):
-    """Problems that were logged and still exist, so that they aren't logged again."""
+    """Problems that were logged and still exist. They are remembered, so that each is logged only once."""
 
     problems: frozenset[Problem] = frozenset()
     manifests: tuple[ManifestProblem, ...] = ()
@@ -139,7 +139,7 @@ class TurnMemory(Struct, frozen=True):
 
     @property
     def shown_state(self) -> NodeState:
-        """Return the state for users, which includes the pods that wait for answers of device plugins."""
+        """Return the state that users see. It also contains the pods that wait for answers of device plugins."""
         return _with_entries(self.decided_state, self.postponed)
 
 

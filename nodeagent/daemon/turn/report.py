@@ -55,7 +55,7 @@ class Done(Struct, frozen=True):
     conditions: tuple[str, ...]
     problems: tuple[Problem, ...]
     is_confirmed: bool = False
-    """Whether the effects of the turn have been observed, and left nothing to do."""
+    """Whether the agent has observed the turn's effects, and found nothing left to do."""
 
 
 class TurnReport(Struct, frozen=True):
@@ -257,8 +257,8 @@ def _list_reservations(seen: Seen) -> Iterator[ReservedRoom]:
 
 
 def _format_holder(short: Shortfall, state: NodeState) -> str:
-    """Format the pod and the container at the beginning of a shortfall's text. Empty means that the shortfall
-    concerns more than one pod.
+    """Format the beginning of a shortfall's text, which names the pod and the container. Empty means that the shortfall concerns several
+    pods.
     """
     if short.holder is None:
         return ""

@@ -1,4 +1,6 @@
-"""Shortened turn: if no input has changed since a turn that left nothing to do, only check what the inputs don't contain."""
+"""Shortened turn, which is enough if the last turn left nothing to do and no input has changed since. It checks only the values that aren't
+among the inputs.
+"""
 
 from nodeagent.core.admission.managers import describe_suspended_plugins
 from nodeagent.daemon.turn.decide import device_pools

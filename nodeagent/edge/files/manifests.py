@@ -126,7 +126,7 @@ class KnownManifests(Struct):
     version: tuple[int, int] | None = None
     """Ctime and inode of the directory at the last complete scan. None means that the next scan must be complete."""
     left_bytes: int = MAX_TOTAL_BYTES
-    """Size in bytes that is left for further files until the limit for all files is reached."""
+    """Size in bytes that further files may have together until the limit MAX_TOTAL_BYTES is reached."""
     last: ManifestScan | None = None
     rotation: Rotation = field(default_factory=Rotation)
 
@@ -220,7 +220,8 @@ def scan_manifests(
         known: files as last read, which are updated. Unchanged files aren't read again.
         part: fraction, from 0 to 1, of the known files to check for changes that weren't reported. Some files are always checked: new and
             replaced ones, symbolic links, and those that could not be read.
-        changed: names of further files to check. If `part` is 0, a file that another machine has replaced is found only by a later scan.
+        changed: names of further files to check, because changes of them were reported. Changes that another machine has made aren't
+            reported, so they are found only by a scan whose `part` isn't 0.
 
     Raises:
         ManifestDirectoryError: the directory doesn't exist or can't be read.

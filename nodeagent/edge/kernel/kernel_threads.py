@@ -1,7 +1,7 @@
 """Kernel threads that can run on several CPUs, and their CPU affinity.
 
-New threads don't inherit the affinity of kthreadd, so they must be found and moved one by one. Two kinds need no moving: the kernel keeps
-all other threads off the CPUs of cpuset partitions, and workers of unbound workqueues follow /sys/devices/virtual/workqueue/cpumask.
+New threads don't inherit the affinity of kthreadd, so each scan must look for them. Workers of unbound workqueues needn't be moved, because
+they follow /sys/devices/virtual/workqueue/cpumask. The kernel itself moves all other kernel threads off the CPUs of cpuset partitions.
 """
 
 import errno

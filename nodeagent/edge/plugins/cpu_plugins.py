@@ -28,7 +28,9 @@ SECONDS = 1.0
 TURN_SECONDS = 1.0
 """Maximum time, in seconds, that one plugin may take for all its answers in a turn."""
 UNCOUNTED_SECONDS = 0.05
-"""Seconds of each question that don't count towards TURN_SECONDS, because a loaded machine may start the plugin's thread late."""
+"""Seconds of each question that don't count towards TURN_SECONDS. They allow for the late start of the
+plugin's thread on a loaded machine.
+"""
 LOADING_SECONDS = 10.0
 _MOST_CHARACTERS = 200
 _UNTIL = "is not asked again until nodeagent is restarted"

@@ -66,7 +66,7 @@ SEND_SECONDS = 5.0
 """Timeout of a write in seconds. A runtime that reads nothing for this long has given up waiting for answers."""
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 16
-"""Maximum number of received pieces of data that wait while a call is being answered."""
+"""Maximum number of pieces of data that are received in advance, while a call is being answered."""
 
 
 class NriError(NodeAgentError):

@@ -19,8 +19,8 @@ from nodeagent.views.job_report import format_oom_end
 from nodeagent.views.wording.words import format_requested_bytes
 
 TellTerminal = Callable[[int, int, str], object]
-"""Function that writes a line to the terminal of a login session (see `LauncherClient.tell`). It raises NodeAgentError if the launcher
-doesn't answer.
+"""Function that writes a line to the terminal of a session (see `LauncherClient.tell`). It raises NodeAgentError if the launcher doesn't
+answer.
 """
 
 

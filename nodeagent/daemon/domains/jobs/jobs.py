@@ -128,7 +128,7 @@ class Jobs:
         self._ended: dict[str, JobRecord] = {}
         """Records, by UID, of jobs whose owners have exited but whose CPUs may still be in use."""
         self._ended_in_cgroups: tuple[EndedJob, ...] = ()
-        """Jobs with a cgroup that ended after the last call of `take_ended`."""
+        """Jobs that had a cgroup, and that have ended since the last call of `take_ended`."""
         self._releases: dict[str, list[Future[None]]] = {}
         """Futures of callers that wait until a job has released all its resources, by the job's UID."""
         self._asked_ms = 0
@@ -309,7 +309,7 @@ class Jobs:
             return PodSource(pods, name=JOBS, terms=tuple(map(make_terms, records)), reservations=reservations)
 
     def take_ended(self) -> tuple[EndedJob, ...]:
-        """Return the jobs with a cgroup that have ended since the last call of this method."""
+        """Return the jobs that had a cgroup, and that have ended since the last call of this method."""
         with self._lock:
             ended, self._ended_in_cgroups = self._ended_in_cgroups, ()
             return ended

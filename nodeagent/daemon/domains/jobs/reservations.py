@@ -22,7 +22,8 @@ _MAX_BYTES = 1 << 20
 class Reservations:
     """Reservations that have not ended. Any thread may read them, but only one thread at a time may change them.
 
-    A new reservation is *held* until the decision on it is made. While it is held, turns already start no job that conflicts with it.
+    A new reservation is *held* while the agent decides whether there is room for it. Turns start no job that conflicts with a held
+    reservation.
     """
 
     def __init__(self, state_directory: str, wake: Callable[[], None], log: Log) -> None:
@@ -41,7 +42,7 @@ class Reservations:
         self._is_listed = False
         """Whether the current turn takes the held reservation into account."""
         self._is_unusable = False
-        """Whether the file can't be read or parsed. Such a file is renamed, not overwritten, when reservations are next saved."""
+        """Whether the file can't be read or parsed. If so, the file is renamed before the next save, so that its content isn't lost."""
         self._kept = self._saved = self._read()
         """Reservations that have not ended (`_kept`), and reservations in the file (`_saved`)."""
 

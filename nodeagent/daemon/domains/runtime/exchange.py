@@ -93,10 +93,8 @@ class LinkState(Struct, frozen=True):
     """Reason why the agent isn't connected to the runtime. Empty means that it is connected, or hasn't tried yet."""
     counts: Counts = Counts()
     is_look_due: bool = False
-    """Whether the next push must also list the runtime's containers.
-
-    This list is needed because a container created during Synchronize may be missing from the runtime's answer and from later calls
-    (containerd #13698).
+    """Path of the pod's cgroup, whose event counters tell whether the OOM killer ended the job. The path is empty until the job is
+    admitted.
     """
     looked_at: float = 0.0
     due: tuple[Update, ...] = ()

@@ -86,7 +86,7 @@ class _Visitor:
 
     name, index = "nodeagent-check", 99
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event needs no answer."""
+    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event requires no decision."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -76,7 +76,7 @@ class Push:
 
     name = "nodeagent-push"
     events = frozenset({Event.REMOVE_POD_SANDBOX})
-    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event needs no answer."""
+    """Event to which the plugin subscribes, because NRI rejects an empty subscription. This event requires no decision."""
 
     def __init__(self, path: Path, updates: Callable[[Synchronized], tuple[Update, ...]], *, index: int) -> None:
         """Prepare a push. The `with` block starts it.

@@ -144,8 +144,8 @@ class UnitCgroups:
         return observed
 
     def _may_start(self, unit: str) -> bool:
-        """Return whether a unit that systemd last reported as inactive may be starting. Its cgroup then exists already, because systemd
-        creates the cgroup before the first process.
+        """Return whether a unit may be starting although systemd has last reported it as inactive. If so, the unit's cgroup exists, because
+        systemd creates the cgroup before the first process.
         """
         known = self._known[unit]
         return known.is_down and bool(known.cgroup) and self._look(known.cgroup) is not None

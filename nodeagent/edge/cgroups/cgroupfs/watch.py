@@ -120,8 +120,8 @@ class CgroupWatch:
 
 
 def _find_next_created(path: str) -> tuple[str, str]:
-    """Return the nearest existing cgroup above a missing cgroup, and the name of its child on the way to the missing cgroup. The creation
-    of this child can be watched.
+    """Return the nearest existing cgroup above a missing cgroup, and the name of the first missing directory below it. The creation of this
+    directory can be watched.
     """
     missing = Path(path)
     while not missing.parent.is_dir():
@@ -150,8 +150,8 @@ class _Watching:
         self.changes: set[tuple[str, str]] | None = None
         """Changes since the last call of `take_changes`. None means that any cgroup may have changed."""
         self._outside: dict[int, set[str]] = {}
-        """Names of the cgroups whose creation outside of the pods' cgroup is awaited, by watch descriptor of their parent. For a watched
-        file, the name is empty.
+        """Cgroups outside of the pods' cgroup whose creation is awaited: their names, by the watch descriptor of the parent directory. If
+        the watch is on a file instead, the name is empty.
         """
         self._kernel = _check_result(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), root)
         try:
