@@ -16,6 +16,7 @@ from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
 from nodeagent.daemon.turn.wakeups import WakeUpReason
+from nodeagent.edge.cgroups.cgroupfs import processes
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 from nodeagent.edge.cgroups.cgroupfs.tree import CgroupTree
 from nodeagent.formats.checkpoint.cpu_checkpoint import encode_cpu_state
@@ -330,13 +331,13 @@ def test_a_cgroup_below_is_home_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     root, _ = own_directories(tmp_path, os.getpid())
     tree, since = CgroupTree(str(root)), ticks(os.getpid())
     texts = {"/pods/c": False, "/pods/c/own": False, "/pods/cc": True, "/pods": True, "/": True}
-    real = Path.read_text
+    real = processes.read_of_process
     for where, left in texts.items():
 
-        def read(self: Path, *args: Any, where: str = where, **more: Any) -> str:
-            return f"1:name=x:/\n0::{where}\n" if str(self).endswith("/cgroup") else real(self, *args, **more)
+        def read(pid: int, name: str, where: str = where) -> str:
+            return f"1:name=x:/\n0::{where}\n" if name == "cgroup" else real(pid, name)
 
-        monkeypatch.setattr(Path, "read_text", read)
+        monkeypatch.setattr(processes, "read_of_process", read)
         assert tree.processes.has_left("c", os.getpid(), since) is left, where
 
 

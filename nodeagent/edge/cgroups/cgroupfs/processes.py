@@ -11,6 +11,8 @@ from pathlib import Path
 from nodeagent.core.model.cgroup_layout import payload_path
 from nodeagent.edge.cgroups.cgroupfs.files import CgroupError, CgroupFiles, make_error
 
+_MOST_BYTES = 65536
+"""Maximum size in bytes of the files of a process."""
 HELD_AT_ONCE = 512
 """Maximum number of pidfds open at the same time. It is half of the default limit on open files."""
 
@@ -99,12 +101,12 @@ class CgroupProcesses:
         from nodeagent.formats.kernel.task_stat import parse_task_stat  # noqa: PLC0415 - commands don't ask this
 
         try:
-            lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            lines = read_of_process(pid, "cgroup").splitlines()
             home = str(self._files.root / path).removeprefix(str(self._files.mount))
             cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), home)
             if cgroup == home or cgroup.startswith(f"{home}/"):
                 return False  # the process is usually in its cgroup, and one file shows this
-            stat = parse_task_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+            stat = parse_task_stat(read_of_process(pid, "stat"))
         except OSError:
             return False
         return stat.start_ticks == start_ticks and not stat.is_dead
@@ -151,3 +153,12 @@ class CgroupProcesses:
             lines = Path(f"/proc/{parent}/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
             home = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
             Path(f"{self._files.mount}{home}", "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
+def read_of_process(pid: int, name: str) -> str:
+    """Read a file of a process with a single read call. Called for each pod at a start, so without pathlib."""
+    descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.fsdecode(os.read(descriptor, _MOST_BYTES))
+    finally:
+        os.close(descriptor)
