@@ -41,7 +41,7 @@ class Exposition:
         self._published = (snapshot, aliases)
 
     def text(self) -> bytes:
-        """Render the latest snapshot in the format of CONTENT_TYPE. Only one thread may call this method."""
+        """Render the latest snapshot in the format of CONTENT_TYPE. Only the serving thread may call this method."""
         published, now = self._published, time.monotonic()
         if published is not self._text_of or now >= self._text_at + _CACHE_SECONDS:
             from nodeagent.edge.observability.metrics import render_metrics  # noqa: PLC0415 - takes 1 MiB

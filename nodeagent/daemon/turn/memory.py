@@ -111,7 +111,7 @@ class TurnMemory(Struct, frozen=True):
     grace period, they get SIGKILL.
     """
     conditions: tuple[str, ...] = ()
-    """Texts of conditions that the last complete turn found (see *problem* in the glossary)."""
+    """Texts about problems that the last complete turn found, except for failed operations."""
     misplaced_problem: str = ""
     """Text about main processes that are outside their containers' cgroups. Empty means that there are none."""
     has_reconciled: bool = False

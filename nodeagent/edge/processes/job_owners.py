@@ -26,7 +26,7 @@ class Owner:
         self.pidfd = pidfd
         self.start_ticks = start_ticks
         self.session = session
-        """PID of the session's leader."""
+        """PID of the process's session leader."""
 
     def is_alive(self) -> bool:
         poll = select.poll()

@@ -72,7 +72,7 @@ class EndedJob(Struct, frozen=True):
     pod: Pod
     path: str
     session: int
-    """Process ID of the session leader of the owner."""
+    """PID of the owner's session leader."""
     start_ticks: int
     """Start time of the owner process, in clock ticks since boot."""
 

@@ -108,7 +108,7 @@ class Reservations:
         return seen
 
     def drop_held(self) -> None:
-        """Stop holding the reservation that `hold` was called for, unless it has been saved."""
+        """Stop holding the reservation that was last passed to `hold`. A reservation that has been saved meanwhile isn't affected."""
         with self._lock:
             is_dropped, self._held, self._seen = self._held is not None, None, None
         if is_dropped:
