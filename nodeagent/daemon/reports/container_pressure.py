@@ -32,9 +32,7 @@ class ContainerPressure:
         self._held = paths, locate
 
     def values(self) -> Mapping[Series, float]:
-        """Return the counters, which are read anew if the last reading is at least a second old. Only the serving thread may call this
-        method.
-        """
+        """Return the counters. They are read at most once a second, and only the serving thread may call this method."""
         (paths, locate), now = self._held, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or paths.keys() != self._read_of.keys():
             self._read_at, self._read_of = now, paths

@@ -78,9 +78,7 @@ class CpuCounters:
         self._held, self._claims = held, claims
 
     def values(self) -> dict[Series, int]:
-        """Return the counters, which are read anew if the last reading is at least a second old. Only the serving thread may call this
-        method.
-        """
+        """Return the counters. They are read at most once a second, and only the serving thread may call this method."""
         held, claims, now = self._held, self._claims, self._clock()
         if now >= self._read_at + _READ_AGAIN_SECONDS or (held and not self._was_held):
             self._read_at, self._was_held = now, bool(held)

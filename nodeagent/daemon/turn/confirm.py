@@ -19,8 +19,8 @@ from nodeagent.daemon.turn.report import Done
 def confirm(edges: Edges, seen: Seen, done: Done) -> tuple[Seen, Done]:
     """Observe the cgroups and runs again after a turn that has started processes.
 
-    If recording the starts is all that the next turn would do, and the record needn't be saved, return the new observations and the turn
-    with the recorded starts. Otherwise, return the arguments unchanged, so that the next turn does everything.
+    If the next turn would only record the starts, and needn't save the record, return the new observations and the turn with the recorded
+    starts. Otherwise, return the arguments unchanged, so that the next turn does everything.
     """
     left = seen, done
     runs, turn, before = edges.runner.list_with_started(), done.saved.turn, done.acted.memory

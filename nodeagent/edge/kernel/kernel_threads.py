@@ -46,8 +46,8 @@ def move_thread(thread: ThreadKey, cpus: CpuSet) -> str | None:
 class KernelThreads:
     """Finder of the kernel threads that can be moved.
 
-    Not among them are workers and rescuers of workqueues, which the kernel refuses to move (EINVAL), and threads that serve a process, such
-    as vhost for a virtual machine, because they are in that process's cgroup.
+    Workers and rescuers of workqueues aren't found, because the kernel refuses to move them (EINVAL). Threads that serve a process, such as
+    vhost for a virtual machine, aren't found because they are in that process's cgroup.
 
     Args:
         proc: directory of the processes.

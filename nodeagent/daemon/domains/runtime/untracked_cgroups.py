@@ -49,8 +49,8 @@ def look_for_untracked(
     """Search below kubepods for untracked cgroups, if the last search is more than `seconds` ago or the runtime has not listed its
     containers yet. Otherwise, only read the known untracked cgroups again.
 
-    Once the runtime has listed its containers, a cgroup is untracked only if two searches in a row have found it, because a new pod's
-    cgroup exists before the runtime reports the pod. Until then, every unknown cgroup is untracked.
+    Until the runtime has listed its containers, every unknown cgroup is untracked. Later, a cgroup is untracked only if two searches in a
+    row have found it, because a new pod's cgroup exists before the runtime reports the pod.
 
     Raises:
         CgroupError: a cgroup file can't be read.
