@@ -1,7 +1,7 @@
 """The program: `python -m nodeagent`, and the command `nodeagent`.
 
-A `job` with plain options only is run without the argument parser, so that it starts fast. All other commands load the whole command line.
-The errors of such a job load it, too.
+A `job` with simple options runs without the argument parser, so that it starts fast. All other commands load the whole command line, and so
+does a job that fails.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def main() -> int:
 
 
 def _add_site() -> None:
-    """Add site-packages to the module search path if the interpreter was started without the module `site`. The installed command starts it
-    so.
+    """Add site-packages to the module search path if Python was started without the module `site`. The installed command omits `site` to
+    start faster.
     """
     if sys.flags.no_site:
         import site

@@ -5,8 +5,8 @@ _MOST_CHARACTERS = 10_000
 
 
 class NodeAgentError(Exception):
-    """Error with a cause outside the program. Its message names the object and its value, and its hint the next step. Both are safe to
-    print.
+    """Error with a cause outside the program. The message names the object and the wrong value, and the hint names the next step. Control
+    characters in both are escaped.
     """
 
     def __init__(self, message: str, *, hint: str) -> None:

@@ -37,7 +37,7 @@ VERSION = 1
 """Version of the format. New fields don't change the version, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Name of an entry beside a cgroup's files. The entry has the CPUs that the cgroup's processes may use but shouldn't."""
+"""Name of a capture's entry next to a cgroup's files. The entry lists CPUs outside the cgroup's cpuset that its processes may still use."""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
 """Names of entries beside the files of a unit's cgroup. The entries have the properties that are set in systemd."""
 LEFT_OUT = ("left-out",)
@@ -47,7 +47,7 @@ Document = dict[str, Any]
 
 
 class CaptureError(NodeAgentError):
-    """A file is not a capture."""
+    """A file is not a valid capture."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(

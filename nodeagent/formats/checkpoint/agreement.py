@@ -21,9 +21,9 @@ class Disagreement(Struct, frozen=True, order=True):
     """
 
     pod: str
-    """UID of the pod. It is empty if the value belongs to the node."""
+    """UID of the pod. Empty if the value belongs to the node."""
     container: str
-    """Name of the container. It is empty if the value belongs to the pod as a whole or to the node."""
+    """Name of the container. Empty if the value belongs to the whole pod or to the node."""
     what: str
     file: str
     state: str
@@ -31,7 +31,7 @@ class Disagreement(Struct, frozen=True, order=True):
 
 _Key = tuple[str, str, str]
 _Value = tuple[str, Any]
-"""A value as text for users, and in the form in which it is compared."""
+"""A value twice: as text for users, and as the object to compare."""
 
 
 def check_state(state: Checkpoint) -> None:
@@ -46,7 +46,8 @@ def check_state(state: Checkpoint) -> None:
 
 
 def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
-    """Compare a file of kubelet with the node's state. The answers of device plugins are compared, but not shown.
+    """Compare a file of kubelet with the node's state. Different answers of device plugins are reported by their lengths, not by their
+    contents.
 
     Raises:
         CheckpointError: the file can't be compared.

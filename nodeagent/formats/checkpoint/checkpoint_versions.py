@@ -37,9 +37,9 @@ from nodeagent.formats.syntax.json_values import MisfitError, parse_json
 
 WRITABLE = ("cpu-v1", "cpu-v2", "cpu-v3", "memory-v1", "memory-v2")
 NEWER = ("cpu-v4", "memory-v3")
-"""Versions that only kubelet 1.37 writes. They can only be read here."""
+"""Versions that only kubelet 1.37 writes. nodeagent reads these versions, but doesn't write them."""
 DEVICES = "devices-v2"
-"""Version of the device manager's file that has NUMA nodes (kubelet 1.20 and later). It can only be read here."""
+"""Version of the device manager's file since kubelet 1.20, with NUMA nodes. nodeagent reads this version, but doesn't write it."""
 OWN = "nodeagent-v1"
 _DOCUMENT_VERSION = 1
 
@@ -74,12 +74,12 @@ class Checkpoint(Struct, frozen=True):
     saved: SavedState | None = None
     """Content of `nodeagent_state`. None means that the file is kubelet's."""
     problem: str | None = None
-    """Reason why the file must not be used. None means that it can be used."""
+    """Reason why the file must not be used, such as a wrong checksum. None means that the file is intact."""
     note: str | None = None
 
 
 def read_checkpoint(content: bytes) -> Checkpoint:
-    """Read a file of any version.
+    """Decode a checkpoint file of any version.
 
     Raises:
         CheckpointError: the content is not a checkpoint, or is too damaged to be read.
@@ -260,8 +260,8 @@ def _decode_node_state(content: bytes) -> Checkpoint:
 
 
 def convert_checkpoint(checkpoint: Checkpoint, to: str, containers: Containers, *, lossy: bool) -> bytes:
-    """Convert a checkpoint to another version, which must be in WRITABLE. `containers` has the pod and container name of each container ID.
-    Only conversions from and to version 1 of the CPU file need it. With `lossy`, values that the version can't express are left out.
+    """Convert a checkpoint to another version, which must be in WRITABLE. `containers` maps container IDs to pod and container, and is
+    needed only for conversions from or to version 1 of the CPU file. With `lossy`, values that the new version can't express are left out.
 
     Raises:
         CheckpointError: the checkpoint is damaged, or the version can't express it.
@@ -338,7 +338,7 @@ def _find_sets_by_id(promises: Promises, containers: Containers) -> dict[str, Cp
 
 
 def checkpoint_document(checkpoint: Checkpoint) -> Document:
-    """Convert a checkpoint to plain values with stable names."""
+    """Convert a checkpoint to JSON values, with field names that stay the same in later releases."""
     promises = checkpoint.promises
     document: Document = {
         "kind": "Checkpoint",

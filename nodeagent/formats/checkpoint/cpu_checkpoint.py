@@ -25,7 +25,7 @@ Sets = Mapping[str, str]
 
 
 def encode_cpu_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 3 is written instead of version 2."""
+    """Encode the file in version 2, or in version 3 with `pod_level` (the feature gate PodLevelResourceManagers)."""
     default = str(default_set(promises))
     entries, entries_dump = promises.pods.fold(_ENTRIES)
     members = [f'"policyName":{quote(policy)}', f'"defaultCpuSet":"{default}"']
@@ -92,9 +92,9 @@ def decode_cpu_state(
 
     Args:
         text: the content of the file.
-        pod_level: the gate PodLevelResourceManagers, with which version 3 is tried first.
-        initial: pod UID and container name of the containers known now, by container ID. Version 1 needs them.
-        newer: whether the versions of kubelet 1.37 are decoded, too.
+        pod_level: whether the feature gate PodLevelResourceManagers is on. kubelet then tries version 3 first.
+        initial: pod UID and container name of the existing containers, by container ID. Version 1 of the file contains only container IDs.
+        newer: whether to decode the version of kubelet 1.37, too.
     """
     try:
         document = decode_json(text)
@@ -165,8 +165,8 @@ def _create_record(policy: str, default: str, entries: Mapping[str, Sets], pods:
 
 
 def _decode_version_3(document: object) -> tuple[CpuRecord | None, tuple[tuple[str, CpuSet], ...]]:
-    """Decode version 3. If decoding fails, return the pod entries found so far, because kubelet keeps them when it tries the next
-    version.
+    """Decode version 3. If this fails, return the pod entries that could be decoded, because kubelet keeps these entries when it tries
+    version 2.
     """
     left_over: tuple[tuple[str, CpuSet], ...] = ()
     try:
@@ -252,8 +252,8 @@ class CpuContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Return the checksums that this content should have, by version (or by build between two versions). Versions that can't express
-        the content are left out.
+        """Compute the checksum of this content in each version that can express it. The key is the version, or names a kubelet build
+        between two releases.
         """
         dump = _dump_entries(self.entries)
         pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))
@@ -275,7 +275,7 @@ def read_cpu_contents(text: str) -> CpuContents:
     """Parse a file of version 1, 2 or 3 without checking its checksum.
 
     Raises:
-        GoJsonError: the text has another form.
+        GoJsonError: the text is malformed.
     """
     found = fields(decode_json(text), _NAMES)
     values = mapping(found["entries"], lambda value: value) or {}

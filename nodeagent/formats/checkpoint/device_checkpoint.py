@@ -1,5 +1,5 @@
-"""Encoder and decoder of kubelet's file kubelet_internal_checkpoint, which has the devices of each container. The encoded file has
-kubelet's bytes.
+"""Encoder and decoder of kubelet's file kubelet_internal_checkpoint, which lists the devices of each container. kubelet accepts the encoded
+file.
 
 The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's
 bytes. kubelet writes the entries in the random order of a Go map, but this module sorts them. A device near several NUMA nodes is listed
@@ -33,7 +33,7 @@ from nodeagent.formats.syntax.go_json import (
 )
 
 _NOWHERE = -1
-"""Number that stands for the NUMA node of devices without topology (kubelet's nodeWithoutTopology)."""
+"""NUMA node ID under which kubelet lists devices without topology (nodeWithoutTopology)."""
 _NODE = re.compile(r"-1|0|[1-9][0-9]{0,4}")
 _ENTRY = ("PodUID", "ContainerName", "ResourceName", "DeviceIDs", "AllocResp")
 
@@ -48,11 +48,11 @@ class _Entry(Struct, frozen=True):
 
 
 class DeviceCheckpointError(ValueError):
-    """The text is damaged or has another form."""
+    """The text is damaged or malformed."""
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Encode the file from the devices of each container. Healthy devices of the pools are listed as registered."""
+    """Encode the file from the devices of each container. The pools' healthy devices become the file's registered devices."""
     entries = []
     for uid, pod in pods_with_devices(promises):
         for name, own in pod.devices:
@@ -84,7 +84,7 @@ class DeviceContents(Struct, frozen=True):
 
     @property
     def sum(self) -> int:
-        """Return the checksum that this content should have."""
+        """Compute the correct checksum of this content."""
         return _compute_checksum(self.entries, self.registered)
 
     def pods(self) -> dict[str, PodPromises]:
@@ -120,7 +120,7 @@ def decode_devices(text: str) -> dict[str, PodPromises]:
     """Decode the devices of each pod and the answers of their plugins, by pod UID.
 
     Raises:
-        DeviceCheckpointError: the text has another form or a wrong checksum.
+        DeviceCheckpointError: the text is malformed or has a wrong checksum.
     """
     return decode_device_contents(text).pods()
 
@@ -129,7 +129,7 @@ def decode_device_contents(text: str) -> DeviceContents:
     """Decode the file and check its checksum.
 
     Raises:
-        DeviceCheckpointError: the text has another form or a wrong checksum.
+        DeviceCheckpointError: the text is malformed or has a wrong checksum.
     """
     try:
         contents = read_device_contents(decode_json(text))
@@ -144,7 +144,7 @@ def read_device_contents(document: object) -> DeviceContents:
     """Parse a decoded file without checking its checksum.
 
     Raises:
-        GoJsonError: the document has another form.
+        GoJsonError: the document is malformed.
     """
     if keys_of(document) & {"poddeviceentries", "registereddevices"}:
         raise OldFormatError(

@@ -1,4 +1,4 @@
-"""The file `host_settings`, which has the original values of the host settings that the agent has changed.
+"""Encoder and decoder of the file `host_settings`, which records the original values of the host settings that the agent has changed.
 
 The file is sealed (`sealed.py`) and contains the record as JSON with sorted keys.
 """
@@ -38,10 +38,10 @@ def encode_record(boot: str, record: Record) -> bytes:
 
 
 def decode_record(content: bytes) -> tuple[str, Record]:
-    """Decode the ID of the boot and the record.
+    """Decode the boot ID and the record of changes.
 
     Raises:
-        HostRecordError: the content is truncated, damaged, from a later version, or has another form.
+        HostRecordError: the content is damaged or malformed, or a later version wrote it.
     """
     try:
         document = unseal(content, FORMAT, VERSION, _WAY_OUT)

@@ -23,11 +23,11 @@ class JobRecord(Struct, frozen=True):
     start_ticks: int
     """Start time of this process in the kernel's clock ticks. PID and start time together identify the process."""
     ticket: str = ""
-    """Text by which the agent recognizes the request if the owner repeats it after a restart of the agent. Empty means that the job
-    doesn't wait for room.
+    """Text by which the agent recognizes the job's request if the owner repeats it after the agent's restart. Empty means that the job
+    isn't waiting for room.
     """
     since_ms: int = 0
-    """Time of the request, in milliseconds since the epoch. 0 means that the job doesn't wait for room."""
+    """Time of the request, in milliseconds since the epoch. 0 means that the job isn't waiting for room."""
     max_ms: int = 0
     """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
     ends_at_ms: int = 0
@@ -52,7 +52,7 @@ def format_record(record: JobRecord) -> bytes:
 
 
 def parse_record(text: bytes) -> JobRecord | None:
-    """Parse a record. None means that the text has another form."""
+    """Parse a record. None means that the text is malformed."""
     try:
         document = parse_json(text)
         return JobRecord(

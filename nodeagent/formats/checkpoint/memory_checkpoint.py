@@ -41,13 +41,13 @@ T = TypeVar("T")
 _CORRUPTED = "checkpoint is corrupted"
 _MAX_INT64 = 2**63 - 1
 _MAX_NODE = 4095
-"""Largest accepted node ID. Without this limit, a hostile ID could create a huge bitmask."""
+"""Largest accepted NUMA node ID. Without this limit, a hostile file could make the agent create a huge bitmask."""
 _LEGACY, _VERSION_1 = "MemoryManagerCheckpoint", "MemoryManagerCheckpointV1"
 _NAMES = ("policyName", "machineState", "entries", "podEntries", "checksum")
 
 
 def encode_memory_state(policy: str, promises: Promises, *, pod_level: bool) -> str:
-    """Encode the file for a policy. With `pod_level` (the gate PodLevelResourceManagers), version 2 is written instead of version 1."""
+    """Encode the file in version 1, or in version 2 with `pod_level` (the feature gate PodLevelResourceManagers)."""
     accounts = memory_accounts(promises)
     entries = promises.pods.fold(_ENTRIES)
     pods = promises.pods.fold(_POD_ENTRIES) if pod_level else None
@@ -72,8 +72,8 @@ def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: P
 
 
 _encode_without_pods = lru_cache(maxsize=4)(_encode_file)
-"""Encoder of the file for the case that no pod holds memory, for instance under policy None. The text is cached, because decisions don't
-change it.
+"""Cached encoder for nodes on which no pod has memory allocated, for instance under policy None. Decisions on pods don't change the file on
+such a node.
 """
 
 
@@ -179,8 +179,8 @@ def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> M
 
     Args:
         text: the content of the file.
-        pod_level: the gate PodLevelResourceManagers, with which version 2 is tried first.
-        newer: whether the versions of kubelet 1.37 are decoded, too.
+        pod_level: whether the feature gate PodLevelResourceManagers is on. kubelet then tries version 2 first.
+        newer: whether to decode the version of kubelet 1.37, too.
     """
     try:
         document = decode_json(text)
@@ -238,8 +238,8 @@ class MemoryContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Return the checksums that this content should have, by version (or 1.36.0 as first merged). Versions that can't express the
-        content are left out.
+        """Compute the checksum of this content in each version that can express it. The key is the version, with kubelet 1.36.0 as a
+        variant of version 1.
         """
         found = {"2": fnv1a_32(*self.dump(_LEGACY, with_pods=True))}
         if not self.pods:
@@ -273,7 +273,7 @@ def read_memory_contents(document: object) -> MemoryContents:
     """Parse a decoded file of version 1 or 2 without checking its checksum.
 
     Raises:
-        GoJsonError: the document has another form.
+        GoJsonError: the document is malformed.
     """
     found = fields(document, _NAMES)
     machine = mapping(found["machineState"], _parse_node)

@@ -40,9 +40,7 @@ from nodeagent.formats.syntax.findings import DocumentError
 from nodeagent.formats.syntax.json_values import JsonValue, MisfitError
 
 VERSION = 2
-"""Latest version of the format. If nodeagent 0.1 can read a state correctly, the state is written as version 1. Release 0.1 refuses
-later versions.
-"""
+"""Latest version of the format. A state that nodeagent 0.1 understands is written as version 1, because release 0.1 refuses version 2."""
 FORMAT = "nodeagent_state"
 MAX_BYTES = 256 * 2**20
 _WAY_OUT = "`systemctl restart nodeagent` rebuilds it from running pods (stateRecovery: recover); or drain the node, move it away"
@@ -64,7 +62,7 @@ class SavedState(Struct, frozen=True):
 
 
 def policies_of(placement: Placement) -> dict[str, str]:
-    """Return the policies on which a saved state depends, by configuration field."""
+    """Return the policies to save with the state, by configuration field."""
     return {"cpuManagerPolicy": placement.cpu_manager_policy, "memoryManagerPolicy": placement.memory_manager_policy}
 
 
@@ -101,7 +99,7 @@ def encode_state(state: NodeState, policies: Mapping[str, str]) -> bytes:
 
 
 def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state as JSON values, including secrets. These values are the second line of the file."""
+    """Convert the state to JSON values, including secrets. The second line of the state file contains these values."""
     pods = {uid: _encode_pod(pod) for uid, pod in state.promises.pods}
     return {
         "generation": state.generation,
@@ -114,8 +112,8 @@ def state_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
-    """Return the state as JSON values, for the local API and for output. The containers' variables are left out, because they may be
-    secret.
+    """Convert the state to JSON values for the local API and for commands. The containers' environment variables are left out, because they
+    may be secret.
     """
     document = state_document(state, policies)
     entries = document["entries"]
@@ -196,7 +194,7 @@ def _encode_runtime(registry: Registry) -> Document | None:
 
 
 def _encode_books(promises: Promises) -> Document:
-    """Encode all fields of the promises except the pods."""
+    """Encode the node's accounts and the allocations of lost pods. Present pods are encoded separately."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
@@ -279,9 +277,7 @@ def _decode_entry(document: JsonValue, pods: "_PodDecoder") -> PodEntry:
 
 
 def _has_new_domain(entry: PodEntry) -> bool:
-    """Tell whether a pod's entry has a domain that nodeagent 0.1 doesn't know. Release 0.1 would take such a pod for one of the agent's
-    own pods.
-    """
+    """Tell whether nodeagent 0.1 doesn't know the domain of a pod's entry. Release 0.1 would treat such a pod as the agent's own."""
     return entry.origin.domain != _domain_of_source(entry.origin.source)
 
 
@@ -291,10 +287,11 @@ def _domain_of_source(source: str) -> str:
 
 
 class _PodDecoder:
-    """Decoder of the pods of a state. Of pods that differ only in name, namespace and UID, only the first is decoded.
+    """Decoder of a state's pods. For pods that differ only in name, namespace and UID, the first decoded pod is copied with the new
+    identity.
 
     Args:
-        given: pods to return for documents that equal theirs.
+        given: already decoded pods. They are returned for equal documents.
     """
 
     def __init__(self, given: Iterable[Pod]) -> None:

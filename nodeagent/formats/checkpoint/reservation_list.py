@@ -1,4 +1,4 @@
-"""Reservations as text. The agent recovers the reservations from the text after a restart."""
+"""Encoder and decoder of the reservations' file, from which the agent recovers the reservations after a restart."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ def format_reservations(reservations: Iterable[Reservation]) -> bytes:
 
 
 def parse_reservations(text: bytes) -> tuple[Reservation, ...] | None:
-    """Parse reservations. None means that the text has another form."""
+    """Parse reservations. None means that the text is malformed."""
     try:
         document = parse_json(text)
         document.field("version").whole(_VERSION, _VERSION)

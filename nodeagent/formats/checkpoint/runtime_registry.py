@@ -1,4 +1,6 @@
-"""The registry of a container runtime's containers as JSON values. They are part of `nodeagent_state` if there are such containers."""
+"""Encoder and decoder of the registry of a container runtime's containers. The registry is part of `nodeagent_state` if a runtime has
+containers.
+"""
 
 from typing import Any
 
@@ -61,7 +63,7 @@ def registry_from_document(document: JsonValue) -> Registry:
     """Decode a registry.
 
     Raises:
-        MisfitError: the document has another form.
+        MisfitError: the document is malformed.
     """
     rows = document.field("sandboxes").each(lambda item: item.row(3))
     return Registry(

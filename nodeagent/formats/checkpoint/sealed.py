@@ -1,5 +1,5 @@
-"""Format of the agent's own files. The first line has the format's name, its version and the SHA-256 of the content. The second line is
-the content as JSON.
+"""Format of the agent's own files. The first line contains the format's name and version, and the SHA-256 of the content. The second line
+is the content as JSON.
 """
 
 import json
@@ -31,7 +31,7 @@ def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool
     accepted.
 
     Raises:
-        SealError: the file is truncated, damaged, from a later version, or has another form.
+        SealError: the file is damaged or malformed, or a later version wrote it.
     """
     head, _, rest = content.partition(b"\n")
     try:

@@ -22,7 +22,7 @@ registerNode tracing localStorageCapacityIsolation containerRuntimeEndpoint imag
 userNamespaces systemPartition
 """
 KUBELET_UNUSED = tuple(_UNUSED.split())
-"""Known fields of kubelet that have no effect here."""
+"""Fields of KubeletConfiguration that nodeagent accepts and ignores."""
 
 EVICTION_SIGNALS = (
     "memory.available",
@@ -37,4 +37,4 @@ EVICTION_SIGNALS = (
 )
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
-"""Resources accepted in systemReserved and kubeReserved (cmd/kubelet, parseResourceList)."""
+"""Resources that kubelet accepts in systemReserved and kubeReserved (cmd/kubelet, parseResourceList)."""

@@ -59,22 +59,22 @@ _GATE_OF_POLICY = {
     "MemoryManager": ("memoryManagerPolicy", "None"),
     "TopologyManager": ("topologyManagerPolicy", "none"),
 }
-"""Feature gates of older kubelets for the managers, each with the configuration field of the manager's policy and the field's default."""
+"""Feature gates of older kubelets that switch a manager on or off, each with the field of the manager's policy and the field's default."""
 _JUDGED_BY_MANAGERS = ("cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "featureGates")
-"""Fields whose values the managers check. This module checks all other fields."""
+"""Fields whose values the CPU, memory and topology managers check. This module checks all other fields."""
 _MAX_TASKS = 2**22
 """The kernel's limit on process IDs (PID_MAX_LIMIT)."""
 _MAX_INT32 = 2**31 - 1
 _MAX_PROFILES = 32
 _MAX_SHARES = 32
-"""Maximum number of configured shares of users and groups. For each request of a job, shares are searched."""
+"""Maximum number of configured shares of users and groups. The agent searches the shares one by one for each job request."""
 _MAX_WEIGHT = 10_000
 Judge = Callable[[Config], Iterable[StartRefused]]
 
 
 def parse_config(content: bytes, source: str) -> Config:
     """Parse a configuration. It is either one document in YAML or JSON, or a part of another file that has kubelet's fields or flags. An
-    empty text is the default configuration. `source` is the file name in findings.
+    empty text means the default configuration. `source` is the file name for error messages.
 
     Raises:
         DocumentError: the configuration is invalid. The error contains all findings.
@@ -89,8 +89,8 @@ def parse_config(content: bytes, source: str) -> Config:
 def judge_config(
     content: bytes, source: str, judge: Judge = find_impossible
 ) -> tuple[Config | None, tuple[Finding, ...]]:
-    """Parse a configuration that may be invalid. `judge` finds further errors, by default the errors that occur on every machine.
-    `judge` is called even if the parser has already found errors.
+    """Parse a configuration that may be invalid. `judge` returns further errors, by default values that are impossible on every machine. It
+    is called even if the parser has already found errors.
 
     Returns:
         The configuration, and every finding. Unreadable fields of the configuration have their defaults. None means that nothing of the
@@ -311,7 +311,9 @@ class _ConfigReader:
         return None if text in {"0%", "100%"} else number
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read the placement. `amounts` has the reserved amounts. A threshold in percent is added later, when the machine is known."""
+        """Read the fields that affect placement. `amounts` contains the reserved amounts. An eviction threshold in percent is added later,
+        when the size of the machine's memory is known.
+        """
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
         placement = reader.placement(
@@ -352,7 +354,7 @@ class _ConfigReader:
         return replace(placement, feature_gates=self._read_gates(given))
 
     def _read_gates(self, given: Mapping[str, bool]) -> tuple[tuple[str, bool], ...]:
-        """Return those feature gates that affect the agent. Most of kubelet's gates don't."""
+        """Return the feature gates that affect the agent. Most of kubelet's gates have no effect here."""
         gates: dict[str, bool] = {}
         for stage, names in GATES_OF_A_STAGE.items():
             gates |= {name: given[stage] for name in names if stage in given}

@@ -116,7 +116,7 @@ def devices_from_document(value: JsonValue) -> tuple[DeviceSelection, ...]:
     """Read the result of `devices_document`.
 
     Raises:
-        MisfitError: the value has another form.
+        MisfitError: the value is malformed.
     """
     return value.each(
         lambda item: DeviceSelection(item.field("resource").text(), item.field("select").each(_decode_selector))

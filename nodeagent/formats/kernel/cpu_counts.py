@@ -53,7 +53,7 @@ class Increase(Struct, frozen=True):
 
 
 def parse_cpu_counts(text: bytes) -> CpuCounts | None:
-    """Split the text of /proc/interrupts or /proc/softirqs into rows. None means that the text has another form."""
+    """Split the text of /proc/interrupts or /proc/softirqs into rows. None means that the text is malformed."""
     head, *lines = text.splitlines() or [b""]
     names = head.split()
     if not names or not all(name.startswith(b"CPU") and name[3:].isdigit() for name in names):

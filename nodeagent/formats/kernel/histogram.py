@@ -46,7 +46,7 @@ def parse_histogram(
         task: the key that is shown with the task's name (`.execname`).
 
     Raises:
-        HistogramSyntaxError: the text has another form.
+        HistogramSyntaxError: the text is malformed.
     """
     total = next(reversed(tuple(_TOTAL.finditer(text))), None)
     at = text.find(b"\n\n")

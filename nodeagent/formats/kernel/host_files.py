@@ -25,7 +25,7 @@ _LONGEST_TEXT = 40
 
 
 class HostFileError(NodeAgentError):
-    """A file of a host setting can't be read, or has another form."""
+    """A file of a host setting can't be read or is malformed."""
 
 
 def path_of(setting: Setting) -> str:

@@ -21,7 +21,7 @@ _LEFT_ALONE = re.compile(r"\bIRQ (\d{1,10}) ")
 
 
 class IrqbalanceSyntaxError(ValueError):
-    """An answer of irqbalance has an unknown form, or a request would exceed its limit."""
+    """irqbalance's answer is malformed, or a request would exceed its limit."""
 
 
 class Irqbalance(Struct, frozen=True):
@@ -64,7 +64,7 @@ def parse_setup(text: str) -> Irqbalance:
     """Parse the answer to `SETUP`.
 
     Raises:
-        IrqbalanceSyntaxError: the text has another form.
+        IrqbalanceSyntaxError: the text is malformed.
     """
     match = _SETUP.fullmatch(text.strip("\n\0 "))
     if match is None:

@@ -9,7 +9,7 @@ def parse_pressure_us(text: str) -> dict[str, int]:
     """Parse a pressure file, such as `cpu.pressure`.
 
     Returns:
-        Microseconds for which some tasks (`some`) or all tasks (`full`) have waited, by this word. Lines in another form are left out.
+        Microseconds for which some tasks (`some`) or all tasks (`full`) have waited, by this word. Malformed lines are left out.
     """
     found = {}
     for line in text.splitlines():

@@ -201,7 +201,7 @@ def parse_cpu_mask(text: str) -> CpuSet:
     """Parse a mask of CPUs: hexadecimal 32-bit words, highest first.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text is malformed.
     """
     words = text.strip().split(",")
     if len(words) > _MAX_WORDS or not all(_WORD.fullmatch(word) for word in words):

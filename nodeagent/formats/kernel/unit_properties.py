@@ -55,7 +55,7 @@ def parse_device_rules(text: str) -> DeviceRules:
     """Parse the device rules of a unit.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text is malformed.
     """
     lines = [*_split_lines(text)]
     properties = dict(lines)
@@ -69,7 +69,7 @@ def parse_units(text: str) -> tuple[UnitProperties, ...]:
     """Parse the properties of several units, in the order of the query.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text is malformed.
     """
     return tuple(_parse_unit(dict(_split_lines(block))) for block in text.strip("\n").split("\n\n") if block)
 
@@ -121,7 +121,7 @@ def format_unit_record(before: UnitSettings) -> bytes:
 
 
 def parse_unit_record(content: bytes) -> UnitSettings | None:
-    """Parse a record. None means that the record is damaged or has another form."""
+    """Parse a record. None means that the record is damaged or malformed."""
     try:
         document = parse_json(content)
         return UnitSettings(document.field("cpus").cpus(), document.field("mems").nodes())

@@ -101,8 +101,8 @@ def parse_job_usage(
 
 
 def parse_memory_end(memory_events: str | None, memory_peak: str | None) -> tuple[Mapping[str, int], int | None]:
-    """Parse the counters of `memory.events`, and the peak of memory use in bytes. Counters in another form are an empty mapping, a peak in
-    another form is None.
+    """Parse the counters of `memory.events`, and the peak of memory use in bytes. Malformed counters become an empty mapping, and a
+    malformed peak becomes None.
     """
     events: Mapping[str, int] = {}
     with suppress(CgroupValueError):

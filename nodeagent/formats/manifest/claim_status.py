@@ -113,7 +113,7 @@ def claim_text(claim: AllocatedClaim, node: str) -> bytes:
 
 
 def parse_claim_text(content: bytes) -> AllocatedClaim | None:
-    """Parse the output of `claim_text`. None means that the content has another form."""
+    """Parse the output of `claim_text`. None means that the content is malformed."""
     try:
         document = parse_json(content)
         metadata, status = document.field("metadata"), document.field("status")

@@ -92,7 +92,7 @@ def read_pod(answer: bytes, uid: str) -> KubeletPod:
     """Decode the answer with a pod.
 
     Raises:
-        KubeletPodError: the answer has another form, another pod, or a pod that the API server would refuse.
+        KubeletPodError: the answer is malformed, is about another pod, or has a pod that the API server would refuse.
     """
     try:
         response = decode(GET_POD_RESPONSE, answer, max_bytes=MAX_BYTES)

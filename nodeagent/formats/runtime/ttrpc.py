@@ -108,7 +108,7 @@ def read_request(frame: TtrpcFrame) -> TtrpcRequest:
     """Decode a request.
 
     Raises:
-        TtrpcError: the frame has another form.
+        TtrpcError: the frame is malformed.
     """
     try:
         found = decode(_REQUEST, frame.data)
@@ -121,7 +121,7 @@ def read_response(frame: TtrpcFrame) -> TtrpcResponse:
     """Decode a response.
 
     Raises:
-        TtrpcError: the frame has another form.
+        TtrpcError: the frame is malformed.
     """
     try:
         found = decode(_RESPONSE, frame.data)

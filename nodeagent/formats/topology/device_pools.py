@@ -32,7 +32,7 @@ def pools_from_document(document: JsonValue) -> tuple[DevicePool, ...]:
     """Decode the result of `pools_document`.
 
     Raises:
-        MisfitError: the document has another form.
+        MisfitError: the document is malformed.
     """
     return document.each(
         lambda pool: DevicePool(

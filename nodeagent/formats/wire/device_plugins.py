@@ -99,7 +99,7 @@ def decode_registration(message: bytes) -> Registration:
     """Decode a request to Register.
 
     Raises:
-        ProtobufError: the message has another form.
+        ProtobufError: the message is malformed.
     """
     asked = decode(_REGISTER, message, max_values=_MAX_VALUES)
     return Registration(asked["version"], asked["endpoint"], asked["resource_name"])
@@ -113,7 +113,7 @@ def decode_options(message: bytes) -> PluginOptions:
     """Decode the answer to GetDevicePluginOptions.
 
     Raises:
-        ProtobufError: the message has another form.
+        ProtobufError: the message is malformed.
     """
     options = decode(_OPTIONS, message, max_values=_MAX_VALUES)
     return PluginOptions(options["pre_start_required"], options["get_preferred_allocation_available"])
@@ -124,7 +124,7 @@ def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
     as in kubelet.
 
     Raises:
-        ProtobufError: the message has another form or impossible values.
+        ProtobufError: the message is malformed or has impossible values.
     """
     listed = decode(_LIST, message, max_values=_MAX_VALUES)["devices"]
     if len(listed) > MAX_DEVICES:
@@ -156,7 +156,7 @@ def decode_preferred(message: bytes) -> tuple[str, ...]:
     """Decode the answer to GetPreferredAllocation for one container.
 
     Raises:
-        ProtobufError: the message has another form, or more devices than a plugin may have.
+        ProtobufError: the message is malformed, or lists more devices than a plugin may have.
     """
     responses = decode(_PREFERS, message, max_values=_MAX_VALUES)["container_responses"]
     ids = responses[0]["deviceIDs"] if responses else []
@@ -174,7 +174,7 @@ def decode_allocated(message: bytes) -> bytes | None:
     an answer.
 
     Raises:
-        ProtobufError: the message has another form, or the answer is too large.
+        ProtobufError: the message is malformed, or the answer is too large.
     """
     responses: list[bytes] = decode(_RAW_ALLOCATED, message, max_values=_MAX_VALUES)["container_responses"]
     if not responses:

@@ -36,7 +36,7 @@ class CallError(Exception):
 
 
 def parse_status(text: str) -> int | None:
-    """Parse the value of `grpc-status`, one to three ASCII digits. None means that the text has another form."""
+    """Parse the value of `grpc-status`, one to three ASCII digits. None means that the text is malformed."""
     return int(text) if _STATUS.fullmatch(text) else None
 
 
