@@ -1,6 +1,4 @@
-"""All known data about a node at one time. The agent publishes these data over the local API, captures store them, and
-every command reads them.
-"""
+"""Snapshot of a node. The agent publishes this snapshot over the local API, captures store it, and every command reads it."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -46,7 +44,7 @@ class Observation(Struct, frozen=True):
     process_counts: Mapping[str, int] = field(default_factory=dict)
     """Number of processes by cgroup path. Unreadable cgroups are left out."""
     strays: Mapping[str, int] = field(default_factory=dict)
-    """PIDs of main processes that are outside their container's cgroup, by the path of this cgroup."""
+    """PIDs of containers' main processes that run outside their container's cgroup, by the path of the container's cgroup."""
     beside: Mapping[str, int] = field(default_factory=dict)
     """PIDs of processes that are directly in a container's cgroup, by its path. Processes started by the agent or
     `nodeagent exec` are in child cgroups.
@@ -76,17 +74,19 @@ class NodeView(Struct, frozen=True, dict=True):
     the agent did not make.
     """
     recovery: Mapping[str, Any] | None = None
-    """Report on a start that had to change the saved state. None if the agent could use it unchanged."""
+    """Report of an agent whose start changed the saved state, for instance by a recovery. None means that the agent used the saved state
+    unchanged.
+    """
     policies: Mapping[str, str] | None = None
-    """Policies at the time when the state was saved. None means the policies of the configuration."""
+    """Policies with which the state was saved. None means that these are the configured policies."""
     is_live: bool = False
     """Whether the view comes from the running agent. Otherwise it was read from the agent's files."""
     is_ready: bool = False
-    """Whether the agent has finished its last turn."""
+    """Whether the agent completed its last turn, saved the state, and reached the launcher."""
     is_here: bool = True
     """Whether this program runs on the node. The processes of a copied node can't be observed."""
     is_agent_known: bool = True
-    """Whether anything about an agent is known, in addition to the machine."""
+    """Whether the view contains data of an agent. Otherwise it contains only the machine."""
     hostname: str = ""
     """Name of the node. Empty if unknown."""
     at_ms: int | None = None
@@ -106,7 +106,7 @@ class NodeView(Struct, frozen=True, dict=True):
 
     @property
     def observed(self) -> Observation:
-        """The observation, empty if nothing was observed."""
+        """Observation of cgroups and processes. It is empty if nothing was observed."""
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:

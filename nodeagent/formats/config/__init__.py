@@ -1,3 +1,3 @@
-"""The configuration. This package parses and formats a Config, has the tables of kubelet's fields, and defines the part of a Config that
-the agent publishes.
+"""The configuration. This package parses and formats a Config, lists kubelet's fields, and defines the part of a Config that the agent
+publishes.
 """

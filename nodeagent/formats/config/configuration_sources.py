@@ -32,7 +32,7 @@ _Path = tuple[str, ...]
 
 
 class _Form(Struct, frozen=True):
-    """A kind of document that has fields of a KubeletConfiguration, or flags of kubelet."""
+    """Kind of document that contains fields of KubeletConfiguration or kubelet flags, such as a ClusterConfiguration of kubeadm."""
 
     name: str
     group: str = ""
@@ -41,9 +41,9 @@ class _Form(Struct, frozen=True):
     """
     kinds: tuple[str, ...] = ()
     fields: _Path = ()
-    """Path of the object that has the fields."""
+    """Path of the object that contains the fields."""
     flags: _Path = ()
-    """Path of the flags. They are a list of `name=value`, an object of values, or a list of objects with name and value."""
+    """Path of the flags: a list of `name=value`, an object of values by name, or a list of objects with name and value."""
 
 
 _K3S = "the configuration of k3s or RKE2"
@@ -84,13 +84,13 @@ class ConfigurationFields(Struct, frozen=True):
 
     root: TreeNode
     notes: tuple[str, ...] = ()
-    """Notes on the used and unused parts of a file that has more than a configuration."""
+    """Notes on the used and unused parts of a file that contains more than a configuration."""
     is_document: bool = True
     """Whether all fields are in one document, whose lines can then be edited."""
 
 
 class _Part(Struct, frozen=True):
-    """A part of a document of another kind."""
+    """Kubelet fields or flags found in a document that isn't itself a KubeletConfiguration."""
 
     place: str
     line: int | None = None
@@ -102,7 +102,7 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
     """Find the configuration in a text, which may be YAML, JSON or a command line.
 
     Returns:
-        The fields of the configuration. None means that nothing is readable, for reasons given by the findings.
+        The fields of the configuration. None means that nothing is readable. The findings give the reasons.
     """
     text = content.decode("utf-8", "replace")
     if is_command_line(text):
@@ -178,7 +178,7 @@ def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:
 
 
 def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], findings: Findings) -> ConfigurationFields:
-    """Join the document of a configuration, if there is one, with the parts of other documents."""
+    """Join the configuration document, if there is one, with the fields and flags found in other documents."""
     entries = {entry.key: entry for entry in root or ()}
     entries.setdefault("kind", MapEntry("kind", Scalar(KUBELET_KIND)))
     for part in parts:
@@ -205,7 +205,7 @@ def _join_parts(root: MapNode | None, parts: list[_Part], others: list[str], fin
 
 
 def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
-    """Yield the parts of a document of another kind that have fields or flags of kubelet."""
+    """Yield the parts with kubelet fields or flags in a document that isn't a KubeletConfiguration."""
     kind, group = _find_kind(document), _find_text(document, "apiVersion") or ""
     for form in _FORMS:
         if (kind in form.kinds and group.startswith(form.group)) if form.kinds else kind is None:
@@ -216,7 +216,9 @@ def _find_parts(document: TreeNode, findings: Findings) -> Iterator[_Part]:
 
 
 def _explain_without_part(document: TreeNode) -> str:
-    """Explain that a document of another kind lacks the part with kubelet's fields. The text is empty for an unknown kind of document."""
+    """Explain that a document of a known kind, such as kubeadm's, lacks the part with kubelet's fields. The text is empty for an unknown
+    kind.
+    """
     kind, group = _find_kind(document), _find_text(document, "apiVersion") or ""
     for form in _FORMS:
         paths = [path for path in (form.fields, form.flags) if path]
@@ -242,7 +244,7 @@ def _read_fields(place: str, path: str, node: TreeNode, findings: Findings) -> _
 
 
 def _read_flags(place: str, path: str, node: TreeNode, findings: Findings) -> _Part:
-    """Read flags in any of their three notations."""
+    """Read flags from a list of `name=value`, an object, or a list of objects with name and value."""
     flags: list[Flag] = []
     items = node.items if isinstance(node, ListNode) else (node,)
     for item in items:

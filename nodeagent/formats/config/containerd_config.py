@@ -16,17 +16,17 @@ _NS_PER_MS = 1_000_000
 
 
 class ConfiguredValue(Struct, frozen=True):
-    """A setting, and the path of the file in which it is set."""
+    """Value of a setting, with the path of the file that sets it."""
 
     value: Any
     path: str
 
 
 class NriConfig(Struct, frozen=True):
-    """NRI settings of containerd. A setting of None is set in no file."""
+    """NRI settings of containerd. None means that no file contains the setting."""
 
     is_off: ConfiguredValue | None = None
-    """Whether NRI is off, with the file that says so. None means that no file says it."""
+    """Whether NRI is off, with the path of the file that sets this."""
     socket: ConfiguredValue | None = None
     """Path of NRI's socket, with the file that sets it."""
     registration_timeout_ms: ConfiguredValue | None = None

@@ -1,7 +1,7 @@
 """The part of the configuration that affects allocations. The running agent publishes it as plain values.
 
-Writer and reader have the same version, so the document is not validated. Unlike a configuration file, it has no paths
-or addresses.
+Writer and reader are the same version of nodeagent, so the document is not validated. Unlike a configuration file, it has no paths or
+addresses.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Search for the changes that kubelet's configuration and state need before kubelet may run on nodeagent's node.
+"""Finds the changes to kubelet's configuration and state that are needed before kubelet may run on the same node as nodeagent.
 
 On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write the same cpusets,
 and would allocate the same CPUs.
@@ -20,7 +20,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Name of the policy that allocates nothing. It is the default."""
+    """Name of the manager's policy that allocates nothing, which is kubelet's default."""
     state_file: str
 
 
@@ -43,8 +43,8 @@ class KubeletFiles(Struct, frozen=True):
 
 
 def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return the required changes with their files and lines. If there are none, kubelet may run. An unreadable file is reported as a
-    required change, too.
+    """Return the required changes with their files and lines. Without any, kubelet may run. An unreadable file counts as a required change,
+    too.
     """
     found: list[Finding] = []
     read = []

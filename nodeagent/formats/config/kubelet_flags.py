@@ -1,4 +1,4 @@
-"""Command-line flags of kubelet as fields of a KubeletConfiguration, according to cmd/kubelet/app/options."""
+"""Converter of kubelet's command-line flags to fields of a KubeletConfiguration, according to cmd/kubelet/app/options."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, T
 
 
 class Flag(Struct, frozen=True):
-    """One flag with its value, as written."""
+    """One kubelet flag, with its value as written."""
 
     name: str
     """Name without hyphens."""
@@ -23,15 +23,17 @@ _BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false"
 _ASSIGNMENT = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_]*+=)++(?=(?:.*\s)?--)")
 """Start of a line such as `KUBELET_EXTRA_ARGS=-v=2 --max-pods=1` in a file of environment variables or of a unit."""
 _PASSED_ON = ("kubelet-arg", "kubelet-extra-args")
-"""Flags of k3s and RKE2, and of the start script of older EKS nodes. Their values are flags of kubelet."""
+"""Flags of k3s, RKE2 and the start script of older EKS nodes, whose values are kubelet flags."""
 _COMMENT = re.compile(r"^[^\S\n]*[;#].*$", re.MULTILINE)
-"""A line of comment, which begins with a semicolon only in units."""
+"""Comment line. It begins with `#`, or in unit files also with a semicolon."""
 _FLAG = re.compile(r"""(?:^|[\s"'=\0])--[a-z][a-z0-9_-]+""")
 _YAML_LINE = re.compile(r"""^(?:---\s*$|\{|-\s|["']?[A-Za-z][\w./+-]*["']?\s*:(?:\s|$))""", re.MULTILINE)
 
 
 def is_command_line(text: str) -> bool:
-    """Tell whether a text has flags rather than fields. Such a text is a command line, a unit file, or a file of environment variables."""
+    """Tell whether a text contains flags, that is, a command line, a unit file or a file of environment variables, rather than the fields
+    of a configuration.
+    """
     return _FLAG.search(text) is not None and _YAML_LINE.search(text) is None
 
 
@@ -83,7 +85,7 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
 
 
 def _pass_on(flags: Iterable[Flag]) -> Iterator[Flag]:
-    """Yield the flags that kubelet gets, directly or in the value of another program's flag."""
+    """Yield kubelet's flags. If a flag of k3s, RKE2 or EKS passes a flag on to kubelet, yield the latter."""
     for flag in flags:
         match flag.name:
             case "kubelet-arg":
@@ -120,7 +122,7 @@ def flag_fields(flags: Iterable[Flag]) -> tuple[tuple[MapEntry, ...], tuple[Flag
 
 
 def join_entries(first: MapEntry, second: MapEntry) -> MapEntry:
-    """Join two values of a field. Objects and lists are combined. Of any other kind of value, the second one is used."""
+    """Join two values of a field. Objects are merged and lists are concatenated. Otherwise, the second value replaces the first."""
     match first.value, second.value:
         case MapNode(entries=before), MapNode(entries=after):
             merged = {entry.key: entry for entry in (*before, *after)}
@@ -195,5 +197,5 @@ _READERS: dict[str, tuple[str, _Reader]] = {
     "topology-manager-policy-options": ("topologyManagerPolicyOptions", _MAP),
     "topology-manager-scope": ("topologyManagerScope", _read_text),
 }
-"""Field and reader of each flag that has an effect here."""
+"""Configuration field and reader of the value, for each kubelet flag that nodeagent uses."""
 FLAGS = tuple(_READERS)

@@ -34,9 +34,9 @@ class Migration(Struct, frozen=True):
     commented: tuple[str, ...]
     """Names of the top-level fields that became comments."""
     notes: tuple[str, ...]
-    """Notes on the used and unused parts of a file that has more than a configuration."""
+    """Notes on the used and unused parts of a file that contains more than a configuration."""
     partly_used: tuple[str, ...]
-    """Names of the parts of kept fields that have no effect here, such as `evictionHard[nodefs.available]`."""
+    """Names of ignored parts of fields that were kept, such as `evictionHard[nodefs.available]`."""
 
 
 def migrate_config(content: bytes, source: str) -> Migration:

@@ -1,1 +1,3 @@
-"""Pods' holdings and the node's accounts as JSON in the state file, with one module for each resource."""
+"""Encoders and decoders of allocations in the state file: each pod's holdings, and the node's totals and free amounts. There is one module
+for each resource.
+"""

@@ -57,7 +57,7 @@ def decode_holdings(document: JsonValue) -> PodPromises:
 
 
 def encode_books(promises: Promises) -> Document:
-    """Encode the node's accounts of each resource."""
+    """Encode the node-wide record of each resource, such as its free amounts."""
     document = {**encode_cpu_books(promises.of(CpuBooks)), **encode_memory_books(promises.of(MemoryBooks))}
     for kind in _list_further_kinds():
         if kind.books is not None and (books := promises.of(kind.books)) != kind.books():
@@ -66,7 +66,7 @@ def encode_books(promises: Promises) -> Document:
 
 
 def decode_books(document: JsonValue, promises: Promises) -> Promises:
-    """Decode the node's accounts of each resource, and return the promises with them."""
+    """Decode the node-wide record of each resource, and return the allocations with these records added."""
     further = (
         _decode_further(kind, kind.books, found)
         for kind in _list_further_kinds()

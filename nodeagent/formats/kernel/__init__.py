@@ -1,3 +1,3 @@
-"""Content of /sys, /proc and cgroup files. This package has raw samples, and derives the values of the machine and its cgroups from
-them.
+"""Content of /sys, /proc and cgroup files. This package defines samples of these files, and derives the machine and the values of cgroups
+from samples.
 """

@@ -13,8 +13,8 @@ from nodeagent.core.model.idset import CpuSet
 
 CLAIMED = "claimed"
 INTERRUPT_KINDS = ("device", "bound_device", CLAIMED, "timer", "ipi", "other")
-"""Kinds of interrupts. They come from devices, from devices with a fixed affinity, from devices on the container's request, from timers,
-from other CPUs, or from elsewhere.
+"""Kinds of interrupts: of devices, of devices with a fixed affinity, of devices whose interrupts the container requested, of timers, from
+other CPUs, and others.
 """
 _SOFTIRQ_KINDS = {
     "NET_TX": "network",
@@ -33,7 +33,7 @@ TASKLET are `other`.
 _IPIS = ("RES", "CAL", "TLB")
 _LOCAL_TIMER = "LOC"
 _WRAP = 2**32
-"""Number at which the kernel's counters wrap around, because they are 32-bit unsigned."""
+"""Value at which the kernel's 32-bit counters wrap around."""
 
 
 class CpuCounts(Struct, frozen=True):
@@ -69,8 +69,8 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row between two samples, on these CPUs.
 
-    A CPU that came online between the samples is left out. A reset counter counts from 0, because the interrupt number was freed and
-    perhaps reassigned. An overflow is corrected.
+    A CPU that came online between the samples is left out. A counter that was reset, because its interrupt number was freed, counts from 0.
+    An overflow is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)

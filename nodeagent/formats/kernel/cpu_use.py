@@ -1,4 +1,4 @@
-"""Derivation, from the kernel's histograms, of the tasks that ran on some CPUs, and how often and how long they ran.
+"""Derives from the kernel's event histograms which tasks ran on given CPUs, how often and for how long.
 
 A histogram has only sums of timestamps. They are sufficient, because the sum of all ends minus the sum of all starts is the total
 running time.
@@ -22,7 +22,7 @@ SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "
 
 
 class Counted(Struct, frozen=True):
-    """Histogram of one kind of event, with the time at which counting started."""
+    """Histogram of one kind of event, with a bound on the time at which counting started."""
 
     text: bytes
     from_ns: int
@@ -42,7 +42,7 @@ class CpuHistograms(Struct, frozen=True):
     forks: bytes
     """Parents and children of tasks forked on these CPUs. This histogram was started before the others."""
     joins: bytes
-    """Tasks that were moved into another cgroup, with the ID of that cgroup."""
+    """Tasks that were moved into another cgroup, with this cgroup's ID."""
     exits: bytes
     """Tasks that began to exit on any CPU while the counters were prepared. This histogram was read before the others were started."""
     ended_ns: int
@@ -60,10 +60,10 @@ class TaskRun(Struct, frozen=True):
 
 
 class Interrupt(Struct, frozen=True):
-    """Name and movability of an interrupt."""
+    """Name of an interrupt, and whether its affinity can be changed."""
 
     name: str
-    """Names of its devices, separated by commas. Empty if unknown."""
+    """Names of the interrupt's devices, separated by commas. Empty if unknown."""
     is_movable: bool | None
     """Whether the kernel allows changing the interrupt's affinity. None means that this kernel doesn't report it."""
 
@@ -98,8 +98,8 @@ class CpuUse(Struct, frozen=True):
 
 
 def cpu_filter(cpus: CpuSet) -> str:
-    """Return a trigger condition for these CPUs. If the exact condition would be too long, match the whole range from
-    the lowest to the highest CPU.
+    """Return a histogram trigger's filter for these CPUs. If the exact filter would be too long, it matches the whole range from the lowest
+    to the highest CPU.
     """
     ranges = [part.partition("-") for part in str(cpus).split(",")]
     text = "||".join(f"CPU>={low}&&CPU<={high}" if high else f"CPU=={low}" for low, _, high in ranges)

@@ -60,7 +60,7 @@ def path_of(setting: Setting) -> str:
 
 
 def place_of(setting: Setting) -> str:
-    """Return the setting's target in a request to the launcher: a file or a kernel thread."""
+    """Return the file or kernel thread by which a request to the launcher names the setting."""
     return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 

@@ -47,7 +47,7 @@ def format_ban_request(cpus: CpuSet) -> bytes:
 
 
 def format_leave_request(irqs: AbstractSet[int]) -> bytes:
-    """Format the request that irqbalance leave these interrupts where they are, and move all others as before.
+    """Format the request that irqbalance stop moving these interrupts. It continues to move all others.
 
     Raises:
         IrqbalanceSyntaxError: the list exceeds irqbalance's limit.

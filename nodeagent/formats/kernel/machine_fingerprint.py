@@ -17,7 +17,7 @@ FINGERPRINT_FILES = (
 
 
 class MachineFingerprint(Struct, frozen=True):
-    """Fingerprint that stays equal while the machine is unchanged."""
+    """Fingerprint of the machine. Two fingerprints are equal if the machine hasn't changed between them."""
 
     online: CpuSet | None
     nodes: tuple[tuple[int, CpuSet | None, int | None, tuple[tuple[int, int], ...]], ...]

@@ -2,14 +2,14 @@
 
 _SHARES = ("some", "full")
 PRESSURES = (("cpu", "some"), ("cpu", "full"), ("memory", "some"), ("memory", "full"), ("irq", "full"))
-"""Pairs of resource and share of the waiting tasks (`some` or `full`) for which the kernel measures a cgroup's pressure."""
+"""Pressures that the kernel measures for a cgroup: pairs of a resource and `some` or `full` (some or all tasks wait)."""
 
 
 def parse_pressure_us(text: str) -> dict[str, int]:
     """Parse a pressure file, such as `cpu.pressure`.
 
     Returns:
-        Microseconds for which some tasks (`some`) or all tasks (`full`) have waited, by this word. Malformed lines are left out.
+        Microseconds for which some or all tasks have waited, by the keys `some` and `full`. Malformed lines are left out.
     """
     found = {}
     for line in text.splitlines():

@@ -30,10 +30,10 @@ _STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "s
 
 
 class FileTexts(Struct, frozen=True):
-    """Texts of files, read at one time."""
+    """Texts of files that were read at about the same time."""
 
     at_ns: int
-    """Time of CLOCK_MONOTONIC."""
+    """Time of reading, in nanoseconds of CLOCK_MONOTONIC."""
     files: Mapping[str, str]
     reasons: Mapping[str, str]
     """Reasons why the other files couldn't be read, by file name."""

@@ -15,7 +15,7 @@ KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgro
 SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
 """File that exists if the first process is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
-"""Services that write settings the agent relies on, or that move processes and interrupts."""
+"""Services that change settings that the agent relies on, or that move processes and interrupts."""
 
 SWAPS = "proc/swaps"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -80,10 +80,10 @@ SETTINGS = (
     *(IDLE_STATE.format("#", name) for name in ("name", "latency", "disable")),
     *VULNERABILITIES,
 )
-"""Files below the root, in the notation of `sysfs_sample.WANTED`."""
+"""Paths of the files to read, below the root, in the notation of `sysfs_sample.WANTED`."""
 
 COMMAND_LINE = "in GRUB_CMDLINE_LINUX of /etc/default/grub, then: sudo update-grub && sudo reboot # undo: the same with the old line"
-"""Advice on where to set the kernel's parameters."""
+"""Advice for users on where to set kernel parameters."""
 
 _PARAMETERS = """
 cgroup_disable cgroup_no_v1 default_hugepagesz hugepages hugepagesz irqaffinity isolcpus maxcpus mitigations nohz

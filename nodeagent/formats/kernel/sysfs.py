@@ -39,7 +39,7 @@ class _CpuPlace(Struct, frozen=True):
 class _Core(Struct, frozen=True):
     place: _CpuPlace
     cpus: tuple[int, ...]
-    """CPUs in text order of their names. The first CPU's caches count as the core's caches."""
+    """CPUs in text order of their names (cpu10 before cpu2). The first CPU's caches count as the core's caches."""
 
 
 class _SysfsCache(Struct, frozen=True):
@@ -51,7 +51,7 @@ class _SysfsCache(Struct, frozen=True):
 class _SysfsNode(Struct, frozen=True):
     id: int
     directory: str | None
-    """Directory of the node. None for a package that replaces a node on a machine without NUMA directories."""
+    """Directory of the NUMA node. None means that the kernel shows no NUMA nodes, and a package takes the node's place."""
     cpus: tuple[int, ...]
     """CPUs in text order of their names."""
 

@@ -84,7 +84,7 @@ class SysfsError(NodeAgentError):
 
 
 class SysfsSample(Struct, frozen=True):
-    """Contents of files by path below the root, and the wanted names in each listed directory, in text order."""
+    """Sampled files: their contents by path below the root, and the wanted names in each listed directory, in text order."""
 
     files: Mapping[str, str]
     directories: Mapping[str, tuple[str, ...]]

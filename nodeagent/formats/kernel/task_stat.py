@@ -7,7 +7,7 @@ from nodeagent.core.model.idset import CpuSet
 _KERNEL_THREAD = 0x0020_0000
 """Flag PF_KTHREAD (include/linux/sched.h)."""
 _BOUND = 0x0400_0000
-"""Flag PF_NO_SETAFFINITY."""
+"""Flag PF_NO_SETAFFINITY: the kernel refuses to change the task's affinity."""
 
 
 class TaskStat(Struct, frozen=True):

@@ -21,6 +21,6 @@ def unit_in(path: str) -> str:
 
 
 def slices_around(path: str) -> tuple[str, ...]:
-    """Return the paths of the slices around a unit, topmost first. A topmost unit has no slice."""
+    """Return the paths of the slices that contain a unit, topmost first. A unit in the root slice has none."""
     parts = path.split("/")
     return tuple("/".join(parts[:count]) for count in range(1, len(parts)))

@@ -35,7 +35,7 @@ class UnitProperties(Struct, frozen=True):
 
 
 class DeviceRules(Struct, frozen=True):
-    """Device rules of a unit."""
+    """Device access rules of a systemd unit."""
 
     load_state: str
     policy: str

@@ -37,7 +37,7 @@ class JobUsage(Struct, frozen=True):
     peak_bytes: int | None
     """Peak memory use of the job."""
     run_ns: Mapping[int, int] | None
-    """Nanoseconds that tasks have run since boot, by CPU. A running task counts once it leaves its CPU."""
+    """Nanoseconds that tasks have run since boot, by CPU. The time of a running task is added when the task leaves the CPU."""
     had_oom_kill: bool = False
     """Whether the OOM killer has ended a process of the job."""
 
@@ -46,7 +46,7 @@ class UsageSample(Struct, frozen=True):
     """Times of all CPUs and usage of all containers, read at the same time."""
 
     at_us: int
-    """Time of a monotonic clock."""
+    """Time of the sample, in microseconds of a monotonic clock."""
     cpus: Mapping[int, tuple[int, int]]
     """Busy and total time in microseconds, by CPU."""
     containers: Mapping[str, ContainerUsage]
@@ -138,7 +138,7 @@ def compute_rates(before: UsageSample, after: UsageSample) -> Rates:
 
 
 def remote_bytes(usage: ContainerUsage, near: NumaSet) -> int | None:
-    """Return the amount of a container's memory on NUMA nodes without any of its CPUs."""
+    """Return the bytes of a container's memory that are on other NUMA nodes than `near`, its CPUs' nodes."""
     if usage.memory_bytes is None:
         return None
     return sum(size for node, size in usage.memory_bytes.items() if node not in near)

@@ -48,7 +48,7 @@ _EXTENDED = {
 
 
 class ClaimDocument(Struct, frozen=True):
-    """A parsed document."""
+    """A parsed ResourceClaim, ResourceClaimTemplate or DeviceClass."""
 
     kind: str
     """One of CLAIM_KINDS."""
@@ -60,11 +60,11 @@ class ClaimDocument(Struct, frozen=True):
     """Selectors of a device class."""
     line: int | None = None
     is_whole: bool = True
-    """Whether the document has no error. A document with an error has no effect, but its name can't be used again."""
+    """Whether the document is free of errors. A document with errors is ignored, but its name still counts as taken."""
 
 
 def read_claim_document(document: Fields, kind: str) -> ClaimDocument:
-    """Read a document of this kind. Errors become findings."""
+    """Read a document of the given kind. Errors become findings."""
     document.one_of("apiVersion", (API_VERSION,))
     if not document.has("apiVersion"):
         document.report("apiVersion", f"is required: {API_VERSION}")
@@ -264,7 +264,7 @@ class ClaimDocuments:
     def __init__(self, documents: Iterable[ClaimDocument] = ()) -> None:
         self._known: dict[tuple[str, str], ClaimDocument] = {}
         self.doubled: list[ClaimDocument] = []
-        """Documents without effect because an earlier one has the same name."""
+        """Documents that are ignored because an earlier document has the same name."""
         for document in documents:
             key = document.kind, document.name
             if key not in self._known:
@@ -273,7 +273,9 @@ class ClaimDocuments:
                 self.doubled.append(document)
 
     def resolved(self, pod: Pod) -> Pod:
-        """Return the pod with the requests of its claims filled in, as far as their documents exist."""
+        """Return the pod with the requests of its resource claims filled in from the documents. Claims without documents stay as they are
+        in the pod.
+        """
         if not pod.claims:
             return pod
         return replace(pod, claims=tuple(self._resolve_claim(pod, claim) for claim in pod.claims))

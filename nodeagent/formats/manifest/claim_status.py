@@ -1,5 +1,5 @@
-"""ResourceClaims with their status (allocation and consumers), in the form of the API server. If the agent has lost its state, it reads
-these documents back.
+"""ResourceClaims with their status (allocation and consumers), as the API server would show them. The agent writes these documents, and
+reads them if it has lost its state.
 """
 
 import json
@@ -40,7 +40,7 @@ class AllocatedClaim(Struct, frozen=True):
     allocation: ClaimAllocation
     holders: tuple[ClaimHolder, ...]
     cards: tuple[HeldDevice, ...] = ()
-    """The claim's devices that are PCI devices."""
+    """PCI devices that are allocated to the claim."""
     spec: ClaimSpec | None = None
     """Requests of the claim. None if the claim was read back from a file, because the pods' manifests contain the
     requests.
@@ -149,7 +149,7 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
 
 
 def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
-    """Return the recorded claims by the pods that hold them."""
+    """Group the recorded claims by the pods to which they are allocated."""
     found: dict[str, UnrecoveredPod] = {}
     for claim in recorded:
         for holder in claim.holders:

@@ -16,7 +16,7 @@ from nodeagent.formats.syntax.quantity_words import find_meant
 JOB_NAMESPACE = "jobs"
 JOB_CONTAINER = "main"
 _SMALL_MEMORY = "64Mi"
-"""Memory with which a small program runs."""
+"""Amount of memory to suggest in an error, sufficient for a small program."""
 GRACE_SECONDS = 10
 """Time between SIGTERM and SIGKILL for processes that outlive a job's command."""
 _OPTIONS = {
@@ -25,7 +25,7 @@ _OPTIONS = {
     CORE_CLASS: ("--core-class", "performance"),
     NEAR: ("--near", "eth0"),
 }
-"""Option of `nodeagent job` and `pin`, and a valid value of the option, by a part of the name of the pod's field."""
+"""Options of `nodeagent job` and `pin`, each with a valid example value, by part of the name of the pod field that the option sets."""
 _QUIET_EXAMPLES = {
     "idleLatency": "5us",
     "governor": "performance",
@@ -35,11 +35,13 @@ _QUIET_EXAMPLES = {
 """Valid values of the options for the settings of quiet cores."""
 _LIMIT = re.compile(r"limits\[(.*)\]")
 _OTHER_FREQUENCY = re.compile("maxFrequency, ([0-9]+MHz)$")
-"""Highest frequency in the finding about a lowest frequency that is above the highest one. The lowest may be the same."""
+"""Pattern of the maximum frequency in the error that the minimum frequency exceeds the maximum. The maximum is then suggested as the
+minimum.
+"""
 
 
 class PodOptionError(NodeAgentError):
-    """The value of an option that describes a pod has the wrong form."""
+    """The value of a command-line option that describes a pod is invalid."""
 
 
 def job_pod(
@@ -99,7 +101,7 @@ def _refuse(option: str, wrong: str, example: str) -> PodOptionError:
 
 
 def _describe_wrong(found: Finding, amounts: Mapping[str, str]) -> str:
-    """Describe what is wrong with the value as it was given to the option."""
+    """Describe the error in the option's value, as the user typed the value."""
     limit = _LIMIT.search(found.field)
     if limit is not None and not found.value:
         return f"{limit[1]} {found.allowed}"
@@ -119,7 +121,7 @@ def _name_option(setting: str) -> str:
 
 
 def _find_option(found: Finding, amounts: Mapping[str, str]) -> tuple[str, str]:
-    """Find the option that a finding is about, and a valid value of the option."""
+    """Find the option to which a finding about the pod applies, and a valid value of the option."""
     if QUIET in found.field:
         key = found.value.strip('"').partition("=")[0]
         if key not in _QUIET_EXAMPLES:

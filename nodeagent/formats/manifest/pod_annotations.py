@@ -1,4 +1,4 @@
-"""Readers of the pod annotations that don't depend on the pod's source. Invalid text becomes a finding."""
+"""Readers of the pod annotations that are the same for manifests and container runtimes. Invalid text becomes a finding."""
 
 import re
 
@@ -63,7 +63,7 @@ def read_gives_back(annotations: Fields) -> bool:
 
 
 def read_core_class(annotations: Fields) -> tuple[str | None, str | None]:
-    """Return the required class and the preferred class."""
+    """Return the required and the preferred class of cores."""
     required = annotations.one_of(pod_schema.CORE_CLASS, CORE_CLASSES)
     preferred = annotations.one_of(pod_schema.PREFERRED_CORE_CLASS, CORE_CLASS_CHOICES)
     if required is not None and preferred is not None:

@@ -41,7 +41,8 @@ from nodeagent.formats.syntax.quiet_settings import format_request, read_request
 
 MAX_INT64 = 2**63 - 1
 MAX_GRACE_SECONDS = 7 * 24 * 3600
-"""Longest grace period in seconds, during which a pod keeps its CPUs. The API server has no limit, but draining a node needs one.
+"""Longest termination grace period, in seconds. The API server sets no limit, but a pod keeps its CPUs during this period, so an unlimited
+period would block draining.
 """
 _MAX_ID = 2**31 - 1
 """Largest user and group ID that the API server accepts (IsValidUserID)."""
@@ -58,7 +59,7 @@ class DecodedPod(Struct, frozen=True):
     unused_fields: tuple[str, ...]
     """Paths of the fields that are set but have no effect here."""
     not_run: tuple[str, ...] = ()
-    """Paths of the unsupported fields because of which the agent can't run the pod."""
+    """Paths of the fields that prevent the agent from running the pod, because it doesn't support them."""
 
 
 class _PodIdentity(Struct, frozen=True):
@@ -247,7 +248,7 @@ class PodReader:
         return claim
 
     def _read_resize_policy(self, fields: Fields) -> str | None:
-        """Return the resource of an entry of `resizePolicy`. None means that a resize of this resource doesn't restart the container."""
+        """Return the resource of a `resizePolicy` entry if a resize restarts the container. Otherwise return None."""
         name = fields.one_of("resourceName", (CPU, MEMORY))
         policy = fields.one_of("restartPolicy", ("NotRequired", _RESTART_CONTAINER))
         self._close(fields, ())

@@ -46,7 +46,9 @@ class ManifestPod(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Notes about probable mistakes in a valid manifest, one line each."""
     not_run: tuple[str, ...] = ()
-    """Paths of the fields with which the agent couldn't run the pod. Only `parse_workloads` allows them."""
+    """Paths of the fields that prevent the agent from running the pod. Only `parse_workloads` accepts such a pod, because it is for trial
+    decisions.
+    """
     workload: str = ""
     """Kind and name of the workload with the pod's template, and its number of pods. Empty for a Pod."""
 
@@ -60,7 +62,7 @@ class RefusedPod(Struct, frozen=True):
 
 
 class OtherDocument(Struct, frozen=True):
-    """A document without a pod, or with a pod that has ended. It has no effect on decisions."""
+    """A document without a pod, or with a pod that has ended. It doesn't affect decisions."""
 
     kind: str
     ended_pod: str = ""
@@ -68,7 +70,7 @@ class OtherDocument(Struct, frozen=True):
 
 
 class UnknownFields(Struct, frozen=True):
-    """Unknown fields of a text. They have no effect on decisions."""
+    """Unknown fields in a manifest. They don't affect decisions."""
 
     findings: tuple[Finding, ...]
 
@@ -240,7 +242,7 @@ def _parse_pod(
 
 
 def _find_text(root: TreeNode, key: str, within: str = "") -> str | None:
-    """Find the text of a field of the object, or of an object `within` it."""
+    """Return the string in a field of the object, or of the object in its field `within`."""
     parent = root.get(within) if within and isinstance(root, MapNode) else root
     node = parent.get(key) if isinstance(parent, MapNode) else None
     return node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None

@@ -7,7 +7,7 @@ LISTED_BY = "nodeagent inspect"
 
 
 class UnknownPodError(NodeAgentError):
-    """There is no pod with this name, or there are several."""
+    """No pod has this name, or several pods have it."""
 
 
 def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[PodEntry, ...]:

@@ -24,7 +24,7 @@ def find_notes(
     Args:
         pod: the pod.
         unused_fields: paths of unused fields. They begin with the item's index if the pod is an item of a list.
-        text_at: function that returns an amount as written. None means that only the pod's form of the amount is known.
+        text_at: function that returns an amount as written in the manifest. If it returns None, the note shows the pod's normalized amount.
     """
     found: dict[str, list[str]] = {}
     for path in unused_fields:

@@ -70,16 +70,16 @@ def is_subdomain(text: str) -> bool:
 
 
 class Breach(Struct, frozen=True):
-    """A value that the rules don't allow."""
+    """Violation of a rule by one value of a pod."""
 
     path: Path
     value: str
-    """The value in messages. Empty if the value must stay secret."""
+    """Value as shown in messages. Empty if the value must stay secret."""
     allowed: str
 
 
 def find_breaches(pod: Pod, *, is_run: bool = True) -> Iterator[Breach]:
-    """Yield all errors in a pod's values. The values of processes are checked only if the agent runs the pod."""
+    """Yield all errors in a pod's values. Commands and environments of containers are checked only if the agent runs the pod."""
     yield from find_invalid_identity(pod)
     seen: set[str] = set()
     if not any(True for _ in pod.apps()):

@@ -35,7 +35,7 @@ NEAR = f"{ANNOTATION_DOMAIN}/near"
 NEAR_OF = f"near.{ANNOTATION_DOMAIN}"
 """Devices near which the container in the key prefers to be placed."""
 NEAR_NAME = re.compile(r"(?!\.{1,2}$)[^\s/,]{1,32}")
-"""A PCI address, a device name or a kind of device."""
+"""Pattern of a PCI address, a device name or a kind of device."""
 
 OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS, NEAR)
 """Annotations without a container's name in the key."""
@@ -43,9 +43,9 @@ OF_PODS = (PARTITION, NUMA_NODE, CORE_CLASS, PREFERRED_CORE_CLASS, NEAR)
 INTERRUPTS = f"interrupts.{ANNOTATION_DOMAIN}"
 """Devices that send their interrupts to the exclusive CPUs of the container in the key."""
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""Name of a device's directory below /sys/bus/pci/devices."""
+"""Pattern of a PCI address, which is the name of a device's directory in /sys/bus/pci/devices."""
 DEVICE = re.compile(rf"{PCI_ADDRESS.pattern}|(?!\.{{1,2}}$)[^\s/:,]{{1,15}}")
-"""A PCI address or the name of a network interface."""
+"""Pattern of a PCI address or of a network interface's name."""
 
 QUIET = f"{ANNOTATION_DOMAIN}/quiet"
 """Settings of the cores of the pod's exclusive CPUs while it runs: a profile's name, settings such as `boost=false`, or `none`."""
@@ -55,9 +55,8 @@ UNIT = f"unit.{ANNOTATION_DOMAIN}"
 UNIT_NAME = re.compile(
     r"(?!nodeagent[.-])(?!-\.slice$)(?!init\.scope$)(?!@)(?!.*@\.[a-z]+$)[A-Za-z0-9:_.\\@-]{1,247}\.(?:service|scope|slice)"
 )
-"""Name of a unit that can be pinned. Excluded are the root slice and PID 1, which are the host itself, and the agent's
-own units, which contain the pods. A template is not a unit, and systemd refuses queries about several units if one of
-them is a template.
+"""Pattern of the names of units that can be pinned. It excludes the root slice and init.scope, which are the host itself, and the agent's
+units, which contain the pods. It also excludes templates, because systemd refuses a query that includes a template.
 """
 
 WHILE_INACTIVE = f"{ANNOTATION_DOMAIN}/while-inactive"
@@ -136,7 +135,7 @@ MISLEADING: Mapping[str, str] = MappingProxyType(
         "priorityClassName": "pods are never preempted: the pod admitted first keeps its resources",
     }
 )
-"""Unused fields from which users could expect an effect, with the actual behaviour."""
+"""Ignored fields from which users could expect an effect, with the actual behaviour."""
 
 SPEC_REFUSED: Mapping[str, str] = MappingProxyType(
     {

@@ -38,7 +38,9 @@ def full_unit_name(name: str) -> str:
 
 
 def unit_pod_name(unit: str) -> str:
-    """Return the name of a unit's pod. This is the unit's name if valid for a pod, otherwise a unique name derived from the unit's name."""
+    """Return the name of a unit's pod. This is the unit's name if a pod may have such a name. Otherwise, a unique name is derived from the
+    unit's name.
+    """
     stem, _, kind = unit.rpartition(".")
     usable = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if usable == stem and len(unit) <= _LONGEST_NAME:

@@ -32,8 +32,8 @@ class Process(Struct, frozen=True):
 
 
 def expand_process(container: Container, given: tuple[tuple[str, str], ...] = ()) -> Process | None:
-    """Replace the references in a container's command, args and env. None means that the result is longer than
-    `MAX_PROCESS_BYTES`. The `given` variables come first and don't count towards the limit.
+    """Replace the references in a container's command, args and env. None means that the result is longer than `MAX_PROCESS_BYTES`. The
+    `given` variables precede the manifest's, and don't count towards the limit.
 
     Processing stops at the limit, because values that contain several references could grow exponentially.
     """

@@ -1,7 +1,7 @@
 """Finds the pods that the documents of workloads describe, such as a Deployment or a CronJob.
 
-A template is recognised by its form: an object with a `spec` that has a list of containers. So every kind of workload
-is understood, even if Kubernetes doesn't define it.
+Any object whose `spec` has a list of containers counts as a pod template. Every kind of workload is therefore understood, even a custom
+resource.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nodeagent.formats.syntax.tree import ListNode, MapEntry, MapNode, Scalar, TreeNode
 
 _COUNTS = ("replicas", "parallelism")
-"""Fields next to a template with the number of pods."""
+"""Fields next to a pod template that contain the number of pods."""
 
 
 class Template(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Template(Struct, frozen=True):
 
 
 class _Owner(Struct, frozen=True):
-    """The nearest object with a name around a template."""
+    """Nearest enclosing object of a pod template that has a name."""
 
     kind: str = ""
     name: str = ""

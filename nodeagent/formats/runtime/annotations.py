@@ -59,7 +59,7 @@ _MAX_CONTAINERS = 256
 
 class ReadAnnotations(Struct, frozen=True):
     stated: StatedPod
-    """The values of the annotations that could be read."""
+    """Values of all valid annotations."""
     findings: tuple[Finding, ...] = ()
     """Errors in the annotations. A pod with such errors must be refused."""
 

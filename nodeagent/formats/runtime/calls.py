@@ -50,11 +50,11 @@ _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])
 
 
 class NriCallError(ValueError):
-    """A payload doesn't match its method. The text names the field."""
+    """The payload of a call is malformed or doesn't belong to the method. The message names the field."""
 
 
 class Configure(Struct, frozen=True):
-    """The runtime's introduction and its request for the subscription."""
+    """First call of the runtime, which reports its name and version and asks for the plugin's subscription."""
 
     runtime: Runtime
 
@@ -68,7 +68,7 @@ class Synchronize(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """Message with which the runtime announces its own end."""
+    """Call by which the runtime announces that it shuts down."""
 
 
 RuntimeCall = Configure | Synchronize | Shutdown | Call
@@ -94,8 +94,8 @@ def read_call(method: str, payload: bytes) -> RuntimeCall | None:
 
 
 def encode_registration(name: str, index: int) -> bytes:
-    """Encode the payload of RegisterPlugin. `index` (0 to 99) is the plugin's place among the runtime's plugins.
-    Later plugins see the changes of earlier ones.
+    """Encode the payload of RegisterPlugin. The runtime calls its plugins in ascending order of `index` (0 to 99). Each plugin sees the
+    changes of the plugins before it.
     """
     assert 0 <= index <= 99
     return encode(messages.REGISTER_PLUGIN_REQUEST, {"plugin_name": name, "plugin_idx": f"{index:02}"})
@@ -112,7 +112,7 @@ def encode_synchronized(updates: Iterable[Update]) -> bytes:
 
 
 def encode_request_for_more() -> bytes:
-    """Encode the answer to every other part of Synchronize."""
+    """Encode the answer to each part of Synchronize but the last, which requests the next part."""
     return encode(messages.SYNCHRONIZE_RESPONSE, {"more": True})
 
 
@@ -306,7 +306,9 @@ def _encode_adjustment(answer: Answer) -> dict[str, Any] | None:
 
 
 def _encode_resources(resources: NriResources) -> dict[str, Any]:
-    """Format the values to set. A set of CPUs or nodes must not be empty, because the runtime would ignore it."""
+    """Format the resources for an answer to the runtime. A set of CPUs or nodes must not be empty, because the runtime would ignore an
+    empty set.
+    """
     assert resources.cpus != CpuSet()
     assert resources.mems != NumaSet()
     cpu = {

@@ -80,7 +80,7 @@ POD = MessageType("Pod", (Field(1, "metadata", OBJECT_META), Field(2, "spec", PO
 
 
 class KubeletPodError(ValueError):
-    """An answer isn't the requested pod. The text names the field."""
+    """An answer of kubelet doesn't contain the requested pod, or is malformed. The message names the field."""
 
 
 def encode_get_pod(uid: str) -> bytes | None:

@@ -41,7 +41,7 @@ def encode_frames(connection: int, message: bytes) -> bytes:
 class Reassembly:
     """Joins pieces of a socket's data to ttrpc frames. At most one unfinished frame is kept for each connection.
 
-    Data of connections other than these two are skipped, as in the runtime.
+    Data of connections other than PLUGIN_SERVICE and RUNTIME_SERVICE are skipped, as in the runtime.
     """
 
     def __init__(self) -> None:
