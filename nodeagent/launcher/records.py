@@ -20,7 +20,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").st
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """Record of a process. It is kept until the agent acknowledges the end of the process. The agent gets the same fields as the status."""
+    """Record of a process, kept until the agent acknowledges the end of the process. The agent receives the record's fields as the
+    process's status.
+    """
 
     id: str
     pid: int
@@ -42,7 +44,7 @@ class ProcessRecord:
 
 
 class Runs(dict[str, ProcessRecord]):
-    """Records by ID, in the order of their changes. A client can therefore request only the changes."""
+    """Records by run ID, in the order in which they changed, so that a client can request only changed records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +160,7 @@ class RecordStore:
 
 
 def is_sound(run: ProcessRecord) -> bool:
-    """Return whether the values have the types that a record requires, and the PID is valid."""
+    """Return whether the values in a record have the right types, and the PID is valid."""
     kinds = {"int": (int,), "str": (str,), "bool": (bool,), "None": (type(None),)}
     return 0 < run.pid < 2**31 and all(
         type(getattr(run, field.name)) in [kind for name in str(field.type).split(" | ") for kind in kinds[name]]

@@ -383,7 +383,7 @@ class Launcher:
         log("stopped", left=[run.id for run in self.list_alive()])
 
     def reexec(self) -> None:
-        """Replace this process by a new execution of the launcher's program. Its child processes stay its children."""
+        """Execute the launcher's program anew in this process (exec), for instance after an upgrade. Child processes are kept."""
         self.asked.reexec = False
         log("reexec", pid=os.getpid())
         # the new program has no handlers for these signals yet, so a signal would end it
@@ -485,7 +485,9 @@ def write_to_terminal(session: int, ticks: int, line: str) -> bool:
 
 
 def list_users(pid: int) -> set[int]:
-    """Return the users who may own a process's terminal: the real user, and the user who logged in and keeps the terminal under sudo."""
+    """Return the IDs of the users who may own a process's terminal: the process's real user, and the login user, who still owns the
+    terminal under sudo.
+    """
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     users = {int(status.partition("\nUid:")[2].split()[0])}
     with contextlib.suppress(FileNotFoundError):  # the kernel may lack the audit subsystem

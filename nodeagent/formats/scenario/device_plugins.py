@@ -1,4 +1,4 @@
-"""Device plugins of a scenario: the devices that each plugin lists, and its answers as rules (docs/simulate.md)."""
+"""Device plugins in a scenario: the devices that each plugin lists, and the rules that compute its answers (docs/simulate.md)."""
 
 from collections.abc import Mapping
 
@@ -11,21 +11,21 @@ from nodeagent.formats.syntax.fields import Fields
 PREFERENCES = ("lowest", "highest", "order", "short", "all", "ids", "empty", "none", "error")
 ALLOCATIONS = ("env", "error", "errorIf")
 NO_NODE = -1
-"""NUMA node ID with which the kernel marks a device that isn't near any node."""
+"""NUMA node ID of a device that isn't near any node, as in the kernel."""
 
 
 class PluginRule(Struct, frozen=True):
-    """Rule for a plugin's answers to one call. The other fields are arguments of some rules."""
+    """Rule for a plugin's answers to one kind of call. The fields after the first are arguments that only some rules use."""
 
     rule: str
     ids: tuple[str, ...] = ()
-    """Device IDs of `order`, `ids` and `errorIf`."""
+    """Device IDs for the rules `order`, `ids` and `errorIf`."""
     by: int = 0
-    """Number of devices that are missing in the answer of `short`."""
+    """Number of devices by which the answer of rule `short` is too short."""
     name: str = ""
-    """Variable that `env` sets."""
+    """Name of the environment variable that rule `env` sets."""
     message: str = ""
-    """Text of the error."""
+    """Text of the error that the plugin returns."""
 
 
 class PluginRules(Struct, frozen=True):
@@ -112,7 +112,7 @@ def _read_rule(fields: Fields, key: str, rules: tuple[str, ...]) -> PluginRule |
 def prefer_devices(
     rule: PluginRule, available: tuple[str, ...], must: tuple[str, ...], size: int
 ) -> tuple[str, ...] | str:
-    """Apply a rule for GetPreferredAllocation. Return the preferred IDs, or the text of an error."""
+    """Answer a GetPreferredAllocation call by a rule. Return the preferred IDs, or the text of an error."""
     rest = sorted({*available} - {*must})
     count = max(0, size - len({*must}))
     match rule.rule:
@@ -135,7 +135,7 @@ def prefer_devices(
 
 
 def allocate_devices(rule: PluginRule | None, ids: tuple[str, ...]) -> Mapping[str, str] | str:
-    """Apply a rule for Allocate. Return the environment variables of the answer, or the text of an error."""
+    """Answer an Allocate call by a rule. Return the environment variables in the answer, or the text of an error."""
     if rule is None:
         return {}
     if rule.rule == "env":

@@ -1,7 +1,7 @@
 """Scenarios of `nodeagent simulate`: reads machine, configuration and pod events from JSON, and formats the resulting
 states as documents.
 
-Scenarios have the same form as the decision vectors (see docs). This module knows only the notation, not the decisions.
+Scenarios have the same format as the decision vectors (see docs). This module only reads and writes them, and makes no decisions.
 """
 
 import json
@@ -46,7 +46,7 @@ T = TypeVar("T")
 CPU_FILE, MEMORY_FILE, DEVICE_FILE = FILES = "cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"
 _HALF = re.compile("[\ud800-\udfff]")
 _MAYBE_HALF = re.compile(rf"\\u[dD][89a-fA-F]|{_HALF.pattern}")
-"""Half of a surrogate pair, or an escape sequence that may be such a half."""
+"""Pattern of half a surrogate pair, or of an escape sequence that may be such a half."""
 OF_PLUGINS = ("deviceHealth", "deviceList", "pluginGone", "pluginBack")
 OPERATIONS = ("add", "start", "removeContainer", "removePod", "restart", *OF_PLUGINS, "nodeStatus")
 PLUGIN_TIMES = BEFORE, AFTER, ABSENT = "before", "after", "absent"
@@ -69,19 +69,21 @@ class ScenarioStep(Struct, frozen=True):
     """Pod of an `add`."""
     pod_uid: str = ""
     container: str | None = None
-    """Name of the container that the step is about. None means all containers of the pod."""
+    """Name of the container that the step changes. None means all containers of the pod."""
     resource: str = ""
-    """Resource of the device plugin that the step is about."""
+    """Extended resource whose device plugin the step changes."""
     health: tuple[tuple[str, bool], ...] = ()
-    """Whether devices are healthy from now on, by ID."""
+    """Health of devices after this step, by ID."""
     devices: tuple[PoolDevice, ...] | None = None
-    """Devices that the plugin lists from now on. None means that its list stays the same."""
+    """Devices that the plugin lists after this step. None means that its list stays the same."""
     rules: PluginRules | None = None
-    """Rules for the plugin's answers from now on. None means that the rules stay the same."""
+    """Rules for the plugin's answers after this step. None means that the rules stay the same."""
     seconds: int = 0
     """Seconds that pass before a `nodeStatus`."""
     plugin_times: tuple[tuple[str, str], ...] = ()
-    """When plugins register at a restart, by resource: one of PLUGIN_TIMES. An empty resource means all others."""
+    """Times at which plugins register at a restart (one of PLUGIN_TIMES), by resource. The entry with an empty resource is for all other
+    plugins.
+    """
     running: str | tuple[tuple[str, str], ...] = RUNNING_ALL
     """Containers that run during a restart: one of RUNNING, or pairs of pod UID and container name."""
 
@@ -94,7 +96,7 @@ class Scenario(Struct, frozen=True):
     files: tuple[tuple[str, str], ...] = ()
     """Name and text of each state file that exists at the start, sorted."""
     initial_containers: tuple[tuple[str, tuple[str, str]], ...] = ()
-    """Container ID, and pod UID and container name, of each container that is known at the start, sorted."""
+    """Containers that exist at the start, sorted: the ID, and the pair of pod UID and container name."""
     plugins: tuple[tuple[str, ScenarioPlugin], ...] | None = None
     """Device plugins by resource, sorted. None means that the scenario doesn't mention devices."""
 
@@ -135,7 +137,7 @@ def scenario_from_text(text: str | bytes, where: str, machine: Topology | None =
 
 
 def _refuse_halves(document: Mapping[str, Any], where: str) -> None:
-    """Refuse half of a surrogate pair in any string, because such a half isn't a character, and no state file can contain it."""
+    """Refuse a scenario with an unpaired surrogate in any string, because no state file can contain such a string."""
     findings = Findings(where)
     for path, text in _find_halves(document, ""):
         findings.add(None, path, shown(text), "must not have half of a surrogate pair, which is not a character")
@@ -401,7 +403,7 @@ def is_text_unique(document: Document) -> bool:
 
 
 def _find_block_lists(document: Document) -> Iterator[list[Any]]:
-    """Yield the lists of blocks in a document of unknown form."""
+    """Yield the lists of memory blocks anywhere in a document."""
     found = [blocks for containers in _list_values(document.get("entries")) for blocks in _list_values(containers)]
     found += [pod.get("memoryBlocks") for pod in _list_values(document.get("podEntries")) if isinstance(pod, dict)]
     return (blocks for blocks in found if isinstance(blocks, list))

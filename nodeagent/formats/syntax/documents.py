@@ -9,7 +9,7 @@ from nodeagent.formats.syntax.yaml_tree import read_yaml
 
 _SEPARATOR = re.compile(rb"^---(?:\s|$)", re.MULTILINE)
 _TEMPLATE = b"{{"
-"""Start of an action in a template of Helm. In most places, it is no valid YAML or JSON."""
+"""Start of an action in a Helm template. Unrendered templates are usually neither valid YAML nor valid JSON."""
 _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 
 

@@ -20,7 +20,7 @@ MAX_RESOURCES = 64
 
 
 _SIMILAR, _MISTYPED = 0.6, 0.8
-"""Similarity (difflib) from which a known name is suggested, and from which an unknown name is probably a typing error."""
+"""Lowest similarities (difflib) at which a known name is suggested, and at which an unknown name counts as a typing error."""
 
 
 class Fields:
@@ -73,7 +73,7 @@ class Fields:
         return self._node(key) is not None
 
     def report(self, key: str, allowed: str, value: object = None, words: str = "") -> None:
-        """Add a finding about a field of this object. `words` is kubelet's message for this error. Empty if kubelet has none."""
+        """Add a finding about a field of this object. `words` is kubelet's message for this error, or empty if kubelet has none."""
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
@@ -188,7 +188,7 @@ class Fields:
         return tuple(found)
 
     def has_text(self, key: str) -> bool:
-        """Tell whether the field has a string, for fields of several types."""
+        """Tell whether the value of the field is a string. Needed for fields that accept several types."""
         node = self._values.get(key)
         return isinstance(node, Scalar) and isinstance(node.value, str)
 
@@ -241,7 +241,7 @@ class Fields:
                 self._findings.add(self.line_of(key), self.at(key), "", reason)
 
     def unused(self, keys: Iterable[str]) -> tuple[str, ...]:
-        """Mark these fields as known without reading them. Return the paths of the fields that have a value."""
+        """Accept these fields without reading them. Return the paths of those that have a value."""
         wanted = set(keys)
         self.known |= wanted
         self._unused |= wanted
@@ -250,8 +250,8 @@ class Fields:
         )
 
     def close(self) -> None:
-        """Report every field that was not read, with the nearest known name. A field that is probably a mistyped field is an error even
-        where unknown fields are none, because its value would be lost.
+        """Report every field that was not read, with the nearest known name. A name that is probably a typing error is an error even where
+        unknown fields are allowed, because the value would be lost.
         """
         for entry in self._entries:
             if entry.key in self.known:

@@ -1,6 +1,4 @@
-"""Errors in a text written by a person, in any format. Each error has its place, the wrong value and the allowed
-values.
-"""
+"""Errors in text written by people, in any format. Each error states the place, the wrong value and the allowed values."""
 
 import json
 from collections.abc import Iterable
@@ -34,7 +32,7 @@ class Finding(Struct, frozen=True, order=True):
 
     @property
     def message(self) -> str:
-        """The error without its place."""
+        """Text of the error without its place."""
         return self.words or ": ".join(part for part in (self.value, self.allowed) if part)
 
     def __str__(self) -> str:
@@ -43,7 +41,7 @@ class Finding(Struct, frozen=True, order=True):
 
 
 class DocumentError(NodeAgentError):
-    """A document that must be valid has errors."""
+    """A document contains errors, although the caller needs a valid one."""
 
     def __init__(self, findings: Iterable[Finding], *, hint: str | None = None) -> None:
         self.findings = tuple(findings)
@@ -71,7 +69,7 @@ class Findings:
     """Collection of the findings about one source, in the order of discovery."""
 
     def __init__(self, source: str, unknown: "Findings | None" = None) -> None:
-        """Start a collection for a source. `unknown` collects unknown fields, if they are no errors."""
+        """Create an empty collection. `unknown` collects unknown fields if they don't count as errors."""
         self.unknown = self if unknown is None else unknown
         self._source = source
         self._found: list[Finding] = []
@@ -98,7 +96,7 @@ class Findings:
         return frozenset(self._fields - {""})
 
     def full(self) -> bool:
-        """Tell whether the limit is reached, so that further findings are only counted."""
+        """Tell whether the collection has MAX_FINDINGS findings. Further findings are only counted."""
         return len(self._found) >= MAX_FINDINGS
 
     def __bool__(self) -> bool:
@@ -108,7 +106,7 @@ class Findings:
         return len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """Return the findings sorted by line. The last finding tells how many further findings were only counted."""
+        """Return the findings sorted by line. If more were found than the limit allows, the last finding tells how many."""
         found = sorted(self._found, key=lambda f: f.line or 0)
         if self._suppressed:
             found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))

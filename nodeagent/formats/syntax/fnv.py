@@ -1,4 +1,4 @@
-"""32-bit FNV-1a, the hash of kubelet's checkpoint checksums, with a cache for long texts that change little.
+"""32-bit FNV-1a, the hash function of kubelet's checkpoint checksums, with a cache for long texts of which little changes between calls.
 
 A step is (state ^ byte) * PRIME. The XOR changes only the low eight bits, which never depend on the higher bits. For a
 given low byte of the state before it, a piece of text therefore multiplies every state by the same power of PRIME and
@@ -32,11 +32,11 @@ class Piece:
         self._added: dict[int, int] = {}
 
     def then(self, other: "Piece") -> "Piece":
-        """Return this piece and the other one joined by a blank."""
+        """Return a piece for the concatenation of both texts with a blank between them."""
         return Piece(b"%b %b" % (self.data, other.data))
 
     def after(self, state: int) -> int:
-        """Return the hash state after this piece."""
+        """Compute the hash state after this piece from the state before it."""
         low = state & 0xFF
         added = self._added.get(low)
         if added is None:

@@ -1,7 +1,6 @@
 """JSON as read and written by Go's encoding/json, limited to the needs of kubelet's checkpoints.
 
-When reading, case in field names doesn't matter, null is the zero value, and unknown fields are ignored. When writing,
-`<`, `>` and `&` are escaped.
+The decoder ignores the case of field names and unknown fields, and reads null as the zero value. The encoder escapes `<`, `>` and `&`.
 """
 
 import json
@@ -16,7 +15,7 @@ _ESCAPED = str.maketrans(_ESCAPES)
 
 
 class GoJsonError(ValueError):
-    """A text that Go's decoder would not accept for the wanted type. The message is the same as Go's if known."""
+    """A text that Go's decoder would not accept for the wanted type. Where possible, the message is Go's own."""
 
 
 class OldFormatError(GoJsonError):
@@ -81,7 +80,7 @@ def is_list(value: Any) -> bool:
 
 
 def fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Read the named fields of an object like a Go struct. The value of a missing field is None.
+    """Return the named fields of an object as Go reads them into a struct. The value of a missing field is None.
 
     Raises:
         GoJsonError: the value is not an object.

@@ -1,7 +1,6 @@
 """JSON text read into trees with line numbers, within the limits of formats/syntax/yaml_tree.py.
 
-JSON needs its own reader, because it isn't quite a subset of YAML. It differs in escaped surrogate pairs, tabs as
-indentation and numbers such as 1e3.
+JSON needs its own reader, because the YAML reader treats escaped surrogate pairs, tabs as indentation and numbers such as 1e3 differently.
 """
 
 import json

@@ -20,9 +20,9 @@ D = TypeVar("D")
 E = TypeVar("E", bound=enum.Enum)
 
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Possible escape of half a surrogate pair. The agent's own files contain no such escapes."""
+"""Pattern of an escape that may be half of a surrogate pair. The agent's own files contain no such escapes."""
 MAX_WHOLE = 2**64 - 1
-"""Upper limit for amounts, namely the largest number in a kernel file. Times are always smaller."""
+"""Largest accepted whole number: the largest 64-bit number that a kernel file can contain."""
 
 
 class MisfitError(ValueError):

@@ -12,7 +12,7 @@ from nodeagent.core.model.promises import PodPromises
 from nodeagent.formats.syntax.fnv import Piece
 
 _PIECE = 2048
-"""Maximum length, in characters, of two neighbouring pieces that are joined. Longer texts remain lists of pieces."""
+"""Maximum total length, in characters, up to which two neighbouring pieces are joined into one."""
 
 Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
 """Pieces of two texts, in the order of the pods: of the text for the file, to be joined by commas, and of the text that the checksum is
@@ -23,7 +23,7 @@ NO_PIECES: Pieces = ((), ())
 
 
 def pieces_of(entry: Callable[[str, PodPromises], tuple[str, str] | None]) -> Fold[PodPromises, Pieces]:
-    """Create the fold that collects the pieces of all pods. `entry` returns None for a pod that contributes nothing."""
+    """Create the Fold (core/model/podmap.py) that collects the pieces of all pods. `entry` returns None for a pod without pieces."""
 
     def leaf(uid: str, pod: PodPromises) -> Pieces:
         found = entry(uid, pod)

@@ -15,7 +15,7 @@ from nodeagent.formats.syntax.findings import Findings
 PROFILE_NAME = re.compile(r"(?!none$)[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 PROFILE_RULE = "must be a name of at most 32 lower-case letters, digits and dashes, other than none"
 SCHEDULER = re.compile(r"batch|(?:fifo|rr):(?:[1-9]|[1-4][0-9])")
-"""Scheduling policy of a process. Interrupts in kernel threads have priority 50, which is higher."""
+"""Pattern of a process's scheduling policy. Its priority is at most 49, below the 50 of threaded interrupts."""
 SCHEDULER_RULE = "must be batch, or fifo or rr with a priority from 1 to 49, such as fifo:10"
 NICE_RANGE = (-20, 19)
 _GOVERNOR = re.compile(r"[a-z][a-z0-9_]{0,14}")
@@ -28,7 +28,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def read_settings(fields: Fields) -> QuietSettings:
-    """Read the settings of one object. The caller closes the object."""
+    """Read the settings from one object. The caller calls `close` on the object."""
     low, high = _read_frequency(fields, "minFrequency"), _read_frequency(fields, "maxFrequency")
     if low is not None and high is not None and low > high:
         fields.report("minFrequency", f"must not be above maxFrequency, {high}MHz", f"{low}MHz")
@@ -43,7 +43,7 @@ def read_settings(fields: Fields) -> QuietSettings:
 
 
 def read_process_settings(fields: Fields) -> ProcessSettings:
-    """Read the settings for processes from one object. The caller closes the object."""
+    """Read the settings for processes from one object. The caller calls `close` on the object."""
     scheduler = fields.string("scheduler")
     if scheduler is not None and not SCHEDULER.fullmatch(scheduler):
         fields.report("scheduler", SCHEDULER_RULE, scheduler)

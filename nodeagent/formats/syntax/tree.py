@@ -64,7 +64,7 @@ TreeNode = Scalar | MapNode | ListNode
 
 
 Path = tuple[str | int, ...]
-"""Steps from the root to a value: field names and list indices."""
+"""Path from the root to a value: field names and list indices."""
 
 
 def line_at(root: TreeNode, path: Path) -> int | None:
@@ -106,7 +106,7 @@ def text_at(root: TreeNode, path: Path) -> str | None:
 
 
 def kind_of(node: TreeNode) -> str:
-    """Return the JSON type of a value with its article, for findings."""
+    """Return the JSON type of a value with an article, such as `a string`, for findings."""
     match node:
         case MapNode():
             return "an object"

@@ -53,7 +53,7 @@ class _Open(Struct):
 
 
 class _Built(Struct, frozen=True):
-    """A finished node with its size and height, which determine the cost of traversing the node."""
+    """A finished node with its number of nodes and its height, to which the limits apply."""
 
     node: TreeNode
     size: int
@@ -61,7 +61,7 @@ class _Built(Struct, frozen=True):
 
 
 class UnreadableError(Exception):
-    """The rest of the text can't be read. The finding is already recorded."""
+    """The rest of a text can't be read. The reason has already been added to the findings."""
 
 
 def read_yaml(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:

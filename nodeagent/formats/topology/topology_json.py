@@ -34,7 +34,7 @@ _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})
 
 
 class TopologyDocumentError(NodeAgentError):
-    """A document does not describe a machine."""
+    """A document is not a valid description of a machine."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, hint="`nodeagent topology -o json` prints a document of the right form")

@@ -21,7 +21,7 @@ MAX_CPUS = 8_192
 MAX_NODES = 1_024
 """Maximum of the kernel's CONFIG_NODES_SHIFT."""
 _TOO_MUCH = 2**63 - 1
-"""Amount at which Quantity.value saturates."""
+"""Largest value of an amount. Quantity.value returns this number for all larger amounts."""
 _LEVELS = "snlcte"
 _MOST_DIGITS = 5
 _SHAPE = re.compile(r"(?:([0-9]+)s\.)?(?:([0-9]+)n\.)?(?:([0-9]+)l\.)?([0-9]+)c(?:\.([0-9]+)t)?(?:\.([0-9]+)e)?")
@@ -30,7 +30,7 @@ _LOCAL, _SAME_SOCKET, _OTHER_SOCKET = 10, 12, 20
 
 
 class TopologySpecError(NodeAgentError):
-    """A text does not describe a machine."""
+    """A text is not a valid short description of a machine."""
 
     exit_status = 64
     """Exit status for a wrong argument (EX_USAGE of sysexits.h)."""

@@ -3,8 +3,8 @@
 Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result": …}` or
 `{"ok": false, "error": {"message": …, "hint": …}}`.
 
-`job` loads this module at every start. The module therefore imports only the parts of `json` in C. The other parts
-import regular expressions, which take longer to load than a job needs for the rest.
+`nodeagent job` must start fast and loads this module. The module therefore imports only the C parts of `json`, because the Python parts
+import regular expressions, which load slowly.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_TURN_SECONDS = 60.0
-"""Longest time that a request waits for a turn. An agent that makes no turn for longer is ended by its unit's watchdog (WatchdogSec).
-"""
+"""Longest time that a request waits for a turn. systemd's watchdog (WatchdogSec) kills an agent whose turns take longer."""
 
 
 class ApiSyntaxError(ValueError):
-    """A line is neither a request nor a reply."""
+    """A line is not a valid request or reply."""
 
 
 def parse_request(line: bytes) -> tuple[str, Mapping[str, object]]:

@@ -170,8 +170,8 @@ def encode_allocate_request(ids: tuple[str, ...]) -> bytes:
 
 
 def decode_allocated(message: bytes) -> bytes | None:
-    """Return the encoded answer to Allocate for one container, in the form for the state file. None means that the message doesn't contain
-    an answer.
+    """Return the part of an answer to Allocate for one container, still encoded, to be saved in the state file. None means that the message
+    contains no such part.
 
     Raises:
         ProtobufError: the message is malformed, or the answer is too large.
@@ -229,7 +229,7 @@ class PluginFile(Struct, frozen=True):
 
 
 class PluginAccess(Struct, frozen=True):
-    """Everything in an answer to Allocate except the environment variables, for a container with its own mounts."""
+    """Device files, mounts and annotations in an answer to Allocate. Only a container with its own mount namespace can use them."""
 
     files: tuple[PluginFile, ...]
     mounts: tuple[DeviceMount, ...]
@@ -238,7 +238,7 @@ class PluginAccess(Struct, frozen=True):
 
 
 def decode_access(answer: bytes) -> PluginAccess:
-    """Decode the files, mounts and annotations that an answer to Allocate gives a container.
+    """Decode the device files, mounts and annotations in an answer to Allocate.
 
     Raises:
         ProtobufError: the message is not such an answer, or contains a path that isn't absolute.

@@ -1,4 +1,4 @@
-"""Values that servers and their protocols share. In each exchange, a request of limited size gets an answer."""
+"""Types shared by the servers and their protocols, in which each request of limited size gets one answer."""
 
 import enum
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Broken(enum.Enum):
-    """Reason why a connection doesn't get an answer to its request."""
+    """Reason why a server closes a connection without answering the request."""
 
     TOO_LARGE = "the request is too large"
     TOO_SLOW = "the request did not arrive in time"
@@ -15,7 +15,7 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits for each connection, and the limit on the number of connections."""
+    """Limits of a server: for each connection, and for the number of connections."""
 
     connections: int
     request_bytes: int

@@ -9,7 +9,7 @@ import struct
 
 CONTENT_TYPE = "application/grpc"
 _HEAD = struct.Struct(">?I")
-"""Header of a message: whether it is compressed, and its length."""
+"""Header of a gRPC message: a compression flag and the message's length."""
 _STATUS = re.compile("[0-9]{1,3}")
 
 

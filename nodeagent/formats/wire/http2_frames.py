@@ -1,4 +1,4 @@
-"""The maximum length of HTTP/2 frames (RFC 9113, 4.1), and its check, for both sides of a connection."""
+"""Check of the maximum length of received HTTP/2 frames (RFC 9113, 4.1), for servers and clients."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Bytes that a client sends before its first frame."""

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 208 * 1024  # largest packet that fits into the kernel's defa
 
 
 class LauncherProtocolError(NodeAgentError):
-    """An answer of the launcher has a form that this version of the agent can't read."""
+    """An answer of the launcher can't be read by this version of the agent."""
 
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -164,7 +164,7 @@ def encode_start(request: StartRequest) -> bytes:
 
 
 def encode_list(since: str = "", after: str = "") -> bytes:
-    """Encode a request for the runs that have changed since the page with the token `since`. An empty token requests all runs.
+    """Encode a request for the runs that have changed since the answer with the token `since`. An empty token requests all runs.
 
     A launcher without support for tokens lists all runs after the ID `after`, which is empty for the first part.
     """
@@ -189,7 +189,7 @@ def encode_partition(cgroup: str, kind: str) -> bytes:
 
 
 def encode_gather(cgroup: str) -> bytes:
-    """Encode a request to gather the threads of a cgroup, given by its absolute path."""
+    """Encode a request that every thread of a cgroup (absolute path) may run on all CPUs of the cgroup again, whatever its affinity."""
     return _encode("gather", {"cgroup": cgroup})
 
 
@@ -250,7 +250,7 @@ def decode_list(packet: bytes) -> Page | Refused:
 
 
 def decode_signal(packet: bytes) -> bool | Refused:
-    """Decode whether a signal was delivered. False means that the process had already ended."""
+    """Decode the answer to a signal request: whether the signal was delivered. False means that the process had already exited."""
     return _decode(packet, lambda answer: answer.field("delivered").flag())
 
 
@@ -270,7 +270,7 @@ def decode_partition(packet: bytes) -> Refused | None:
 
 
 def decode_gather(packet: bytes) -> int | Refused:
-    """Decode the number of gathered threads."""
+    """Decode the number of threads whose affinity the launcher changed (`encode_gather`)."""
     return _decode(packet, lambda answer: answer.field("gathered").whole())
 
 

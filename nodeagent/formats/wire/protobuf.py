@@ -272,7 +272,7 @@ _ENTRY = MessageType("entry", (Field(1, "key", Kind.STRING), Field(2, "value", K
 
 
 class _Reader:
-    """Decoder of a message with the messages inside, which may have at most `max_values` values together."""
+    """Decoder of a message and its nested messages, which may contain at most `max_values` values in total."""
 
     def __init__(self, data: bytes, max_values: int) -> None:
         self._data = data

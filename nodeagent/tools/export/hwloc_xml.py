@@ -43,7 +43,7 @@ class _Object(Struct):
         return True
 
     def find_holder(self, cpus: CpuSet) -> "_Object":
-        """Return the outermost box with exactly these CPUs, or else the innermost box that contains them."""
+        """Return the outermost box with exactly these CPUs. If there is none, return the innermost box that contains the CPUs."""
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
@@ -126,7 +126,7 @@ def _find_caches(topology: Topology) -> Iterator[_Object]:
 
 
 def _find_dies(topology: Topology) -> Iterator[_Object]:
-    """Yield the dies of packages with several dies."""
+    """Yield the dies of those packages that have more than one die."""
     members: dict[int, dict[int, CpuSet]] = {}
     for cpu in topology.cpus:
         if cpu.die is not None:

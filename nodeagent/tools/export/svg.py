@@ -271,7 +271,7 @@ def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHIN
 
 
 def _draw_equally_large(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
-    """Draw boxes twice: first to measure them, then all of them in the size of the largest box."""
+    """Draw boxes in equal size. They are drawn once to find the largest size, and a second time in this size."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 

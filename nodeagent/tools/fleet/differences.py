@@ -10,8 +10,8 @@ from nodeagent.views.topology.parts import format_size
 Document = dict[str, Any]
 VERSION = 1
 _TOLERANCE = 100
-"""Divisor for the tolerance: sizes that differ by less than a hundredth count as equal. Firmware and kernel reserve slightly varying
-amounts of memory.
+"""Divisor of a size that gives the tolerance: sizes that differ by less than a hundredth count as equal. Firmware and kernel reserve
+slightly varying amounts of memory.
 """
 
 Key = tuple[str, str]

@@ -72,7 +72,9 @@ def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
 
 
 def absent_fact(about: str, name: str) -> Fact:
-    """Return the value to show for a fact that a node lacks, although the node has other facts of this kind."""
+    """Return the value to show for a fact that a node lacks, such as a field that isn't set. Other facts of this kind are known for the
+    node.
+    """
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 
 

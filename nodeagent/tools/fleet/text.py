@@ -1,4 +1,4 @@
-"""Text of a fleet's documents. Each node and each pod has a line, or each value that differs."""
+"""Formatter of a fleet's documents as text, with a line for each node and pod, or for each value that differs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nodeagent.views.wording.words import format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""Maximum size of the largest group of nodes up to which the group's nodes are named."""
+"""Maximum number of nodes that are listed by name in the largest group. Larger groups are only counted."""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 

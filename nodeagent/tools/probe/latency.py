@@ -22,7 +22,7 @@ class Delays(Struct, frozen=True):
     histogram: tuple[tuple[int, int], ...]
     """Pairs of a duration in microseconds and the number of delays, ascending. oslat counts all longer delays in the last pair."""
     beyond: int = 0
-    """Number of delays longer than any in the histogram."""
+    """Number of delays that are longer than the histogram's last duration."""
 
     @property
     def samples(self) -> int:

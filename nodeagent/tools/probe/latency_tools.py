@@ -46,7 +46,9 @@ def widen_affinity() -> CpuSet:
 
 
 def set_timer_slack() -> None:
-    """Let sleeping threads of child processes wake up in time, instead of up to 50 microseconds later (prctl(2))."""
+    """Minimize the timer slack of this process and its children (prctl(2)). By default, sleeping threads may wake up to 50 microseconds
+    late.
+    """
     Path("/proc/self/timerslack_ns").write_text("1", encoding="ascii")
 
 

@@ -1,4 +1,4 @@
-"""Text of a probe's results. Results of an earlier probe are shown next to the new results."""
+"""Formatter of a probe's results as text, next to the results of an earlier probe."""
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
