@@ -279,7 +279,7 @@ def _decode_topology(document: JsonValue) -> Topology:
 
 
 def _decode_recovery(document: JsonValue) -> Mapping[str, Any]:
-    """Decode the agent's report about its start. `inspect` shows the whole report."""
+    """Decode the agent's report on how its start changed the saved state. Every value is checked, because `inspect` shows all of them."""
 
     def texts(value: JsonValue) -> dict[str, str | None]:
         return dict(value.by_name(lambda each: each.or_none(JsonValue.text)))

@@ -310,7 +310,9 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start. By now, exec has closed the pipe to the child, or the child has reported a failure through the pipe."""
+        """Finish a start after the child process has executed its command, which closes the pipe to the child, or has reported a failure
+        through the pipe.
+        """
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
             return

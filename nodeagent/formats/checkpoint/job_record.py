@@ -35,7 +35,7 @@ class JobRecord(Struct, frozen=True):
     reservation: str = ""
     """Name of the job's reservation. Empty means that the job belongs to no reservation."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of the user at the time of the job's request."""
+    """Weight of the job's user in the order of waiting jobs, as configured when the job was requested."""
 
 
 def format_record(record: JobRecord) -> bytes:

@@ -194,7 +194,7 @@ def _encode_runtime(registry: Registry) -> Document | None:
 
 
 def _encode_books(promises: Promises) -> Document:
-    """Encode the node's accounts and the allocations of lost pods. Present pods are encoded separately."""
+    """Encode each resource's node-wide record, and the allocations of lost pods. Present pods are encoded separately."""
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [

@@ -31,7 +31,7 @@ _FIRST_VERSION_RESOURCES = (CpuHoldings, MemoryHoldings, DeviceHoldings, ClaimHo
 
 
 def encode_holdings(pod: PodPromises) -> Document:
-    """Encode a pod's holdings of each resource."""
+    """Encode the allocations of a pod, for all resources."""
     document = {
         **encode_cpus(pod.of(CpuHoldings)),
         **encode_memory(pod.of(MemoryHoldings)),
@@ -45,7 +45,7 @@ def encode_holdings(pod: PodPromises) -> Document:
 
 
 def decode_holdings(document: JsonValue) -> PodPromises:
-    """Decode a pod's holdings of each resource."""
+    """Decode the allocations of a pod, for all resources."""
     further = (
         _decode_further(kind, kind.holdings, found)
         for kind in _list_further_kinds()

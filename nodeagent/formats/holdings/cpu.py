@@ -1,4 +1,4 @@
-"""Encoder and decoder of pods' CPUs, and of the CPU manager's accounts, in the state file."""
+"""Encoder and decoder of pods' CPUs, and of the CPU manager's node-wide record, in the state file."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def decode_cpus(document: JsonValue) -> CpuHoldings:
 
 
 def encode_cpu_books(books: CpuBooks) -> Document:
-    """Encode the CPU manager's accounts of the node."""
+    """Encode the CPU manager's node-wide record, such as the shared pool."""
     reuse = books.reuse
     return {"default": str(books.default)} | (
         {} if reuse is None else {"cpuReuse": {"pod": reuse.pod_uid, "cpus": str(reuse.cpus)}}
@@ -39,7 +39,7 @@ def encode_cpu_books(books: CpuBooks) -> Document:
 
 
 def decode_cpu_books(document: JsonValue) -> CpuBooks:
-    """Decode the CPU manager's accounts of the node."""
+    """Decode the CPU manager's node-wide record, such as the shared pool."""
     reuse = document.optional("cpuReuse")
     return CpuBooks(
         document.field("default").cpus(),

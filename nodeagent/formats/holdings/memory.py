@@ -1,4 +1,4 @@
-"""Encoder and decoder of pods' memory and huge pages, and of the memory manager's accounts, in the state file."""
+"""Encoder and decoder of pods' memory and huge pages, and of the memory manager's record of NUMA nodes, in the state file."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def decode_memory(document: JsonValue) -> MemoryHoldings:
 
 
 def encode_memory_books(books: MemoryBooks) -> Document:
-    """Encode the memory manager's accounts of the node."""
+    """Encode the memory manager's record of the NUMA nodes' free and reserved memory."""
     document: Document = {}
     if books.nodes:
         document["memory"] = [
@@ -55,7 +55,7 @@ def encode_memory_books(books: MemoryBooks) -> Document:
 
 
 def decode_memory_books(document: JsonValue) -> MemoryBooks:
-    """Decode the memory manager's accounts of the node."""
+    """Decode the memory manager's record of the NUMA nodes' free and reserved memory."""
     listed, reuse = document.optional("memory"), document.optional("memoryReuse")
     nodes = () if listed is None else listed.each(_decode_node)
     if reuse is None:

@@ -273,8 +273,8 @@ class ClaimDocuments:
                 self.doubled.append(document)
 
     def resolved(self, pod: Pod) -> Pod:
-        """Return the pod with the requests of its resource claims filled in from the documents. Claims without documents stay as they are
-        in the pod.
+        """Return the pod with the requests of its resource claims filled in from the documents. If a document is missing, the claim's field
+        `missing` names it.
         """
         if not pod.claims:
             return pod

@@ -92,7 +92,7 @@ def _with_metadata(node: MapNode, metadata: TreeNode | None, name: str, namespac
 
 
 def _name_containers(spec: MapNode) -> MapNode:
-    """Number the containers that have no name."""
+    """Give the containers without a name numbered names, because a pod's containers need names."""
     containers = spec.get("containers")
     assert isinstance(containers, ListNode)
     named = tuple(

@@ -28,7 +28,7 @@ class TtrpcFrameType(IntEnum):
 
 
 class TtrpcCode(IntEnum):
-    """Codes of google.rpc.Code in the agent's answers."""
+    """Status codes (google.rpc.Code) that the agent uses in its answers."""
 
     OK = 0
     INVALID_ARGUMENT = 3

@@ -15,7 +15,7 @@ NO_NODE = -1
 
 
 class PluginRule(Struct, frozen=True):
-    """Rule for a plugin's answers to one kind of call. The fields after the first are arguments that only some rules use."""
+    """Rule for a plugin's answers to one kind of call. Each rule uses only some of the fields."""
 
     rule: str
     ids: tuple[str, ...] = ()

@@ -10,9 +10,7 @@ from nodeagent.views.topology.parts import format_size
 Document = dict[str, Any]
 VERSION = 1
 _TOLERANCE = 100
-"""Divisor of a size that gives the tolerance: sizes that differ by less than a hundredth count as equal. Firmware and kernel reserve
-slightly varying amounts of memory.
-"""
+"""Fraction (1/100) by which sizes may differ and still count as equal. Firmware and kernel reserve slightly varying amounts of memory."""
 
 Key = tuple[str, str]
 
