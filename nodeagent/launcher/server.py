@@ -250,9 +250,9 @@ class Launcher:
         return True
 
     def acknowledge(self, ids: list[Any]) -> list[str]:
-        """Forget those of the given runs that have exited, and return their IDs.
+        """Delete the records of those given runs that have exited, and return their IDs.
 
-        After a power loss, a forgotten record may exist again. The agent then repeats the request.
+        A deletion may be lost in a power failure. The agent then repeats the request.
         """
         acked = [i for i in dict.fromkeys(map(str, ids)) if i in self.runs and self.runs[i].finished_at_ms is not None]
         for run_id in acked:

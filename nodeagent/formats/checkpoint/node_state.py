@@ -73,7 +73,7 @@ class StateEncoder:
         self._entries: tuple[PodEntry, ...] = ()
         """Entries of the last state."""
         self._texts: list[str] = []
-        """Texts of these entries."""
+        """JSON texts of the entries in `_entries`, in the same order."""
 
     def encode(self, state: NodeState, policies: Mapping[str, str]) -> bytes:
         gone, came = find_replaced(self._entries, state.entries)

@@ -373,7 +373,7 @@ class _ConfigReader:
         return tuple(gates.items())
 
     def _check_policies(self, placement: Placement) -> None:
-        """Check the names of policies, with kubelet's error texts. The managers check the options and their combinations."""
+        """Check that the names of policies are known, and report errors in kubelet's words. The managers check the policies' options."""
         cpu, memory = placement.cpu_manager_policy, placement.memory_manager_policy
         if cpu not in CPU_MANAGER_POLICIES:
             allowed = "must be none or static"

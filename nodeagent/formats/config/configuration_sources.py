@@ -1,4 +1,4 @@
-"""Search for the fields of a configuration in a text. The text is either one document, or a file of another kind with such fields, for
+"""Finds the fields of a KubeletConfiguration in a text. The text is either one document, or a file of another kind with such fields, for
 example kubeadm's.
 
 As in kubelet, a flag overrides the field.

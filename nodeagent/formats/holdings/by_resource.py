@@ -1,6 +1,6 @@
-"""All holdings of a pod, and all accounts of the node, in the state file.
+"""Encoder and decoder of the allocations of all resources in the state file.
 
-The resources of the first version have individual layouts. Any other resource is stored under its name, with the fields of its type.
+CPUs, memory, devices and claims have individual layouts. Any other resource is stored under its name, with the fields of its type.
 """
 
 from typing import Any, TypeVar

@@ -22,7 +22,7 @@ SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "
 
 
 class Counted(Struct, frozen=True):
-    """Histogram of one kind of event, with a bound on the time at which counting started."""
+    """Histogram of one kind of event, and the latest possible time at which counting started."""
 
     text: bytes
     from_ns: int

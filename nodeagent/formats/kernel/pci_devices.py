@@ -47,9 +47,9 @@ _KINDS = {
     0x0502: DeviceKind.CXL_MEMORY,
     0x0B40: DeviceKind.ACCELERATOR,
 }
-"""Kinds by base class and subclass (include/linux/pci_ids.h)."""
+"""Kinds of devices by PCI base class and subclass (include/linux/pci_ids.h)."""
 _BASE_KINDS = {0x02: DeviceKind.NETWORK, 0x03: DeviceKind.GPU, 0x12: DeviceKind.ACCELERATOR}
-"""Kinds by base class alone, for the other subclasses."""
+"""Kinds of devices by PCI base class, for all subclasses that `_KINDS` doesn't list."""
 _MAX_INTERRUPT = 2**31 - 1
 _MAX_FUNCTIONS = 2**16 - 1
 

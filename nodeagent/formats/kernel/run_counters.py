@@ -1,6 +1,6 @@
-"""Counters of the kernel around one run of a command: the texts of files, and the values in them.
+"""Kernel counters before and after one run of a command: the texts of files, and parsers of the values in them.
 
-A value that can't be read is None, and `FileTexts.reasons` says why.
+An unreadable value is None, and `FileTexts.reasons` gives the reason.
 """
 
 from collections.abc import Iterable, Mapping

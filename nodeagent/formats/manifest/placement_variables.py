@@ -21,7 +21,7 @@ DEVICES = "NODEAGENT_DEVICES"
 devices of this resource only.
 """
 DEVICE_NAMES = "NODEAGENT_DEVICE_NAMES"
-"""Kernel names of these devices."""
+"""Kernel names of the container's devices, such as `eth0`."""
 PLACEMENT_FILE = "NODEAGENT_PLACEMENT_FILE"
 """Path of the placement file. The file itself doesn't contain this variable."""
 

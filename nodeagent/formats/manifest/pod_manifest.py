@@ -287,9 +287,9 @@ def checked_pod_from_document(document: Mapping[str, object], source: str) -> Po
 
 
 def named_pod_from_document(document: Mapping[str, object]) -> Pod:
-    """Read a pod like `pod_from_document`, from a program that has already validated the pod.
+    """Read an already validated pod, such as a pod of the saved state.
 
-    The resulting names are valid and safe to print, and the amounts can be summed.
+    Only names and the signs of amounts are checked, so that names are safe to print and amounts can be summed.
 
     Raises:
         DocumentError: the pod can't be read, or has an invalid name or a negative amount.

@@ -66,7 +66,7 @@ class ScenarioError(NodeAgentError):
 class ScenarioStep(Struct, frozen=True):
     op: str
     pod: Pod | None = None
-    """Pod of an `add`."""
+    """Pod that a step `add` adds."""
     pod_uid: str = ""
     container: str | None = None
     """Name of the container that the step changes. None means all containers of the pod."""
@@ -79,7 +79,7 @@ class ScenarioStep(Struct, frozen=True):
     rules: PluginRules | None = None
     """Rules for the plugin's answers after this step. None means that the rules stay the same."""
     seconds: int = 0
-    """Seconds that pass before a `nodeStatus`."""
+    """Seconds that pass before a step `nodeStatus`."""
     plugin_times: tuple[tuple[str, str], ...] = ()
     """Times at which plugins register at a restart (one of PLUGIN_TIMES), by resource. The entry with an empty resource is for all other
     plugins.

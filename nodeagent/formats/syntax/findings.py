@@ -106,7 +106,7 @@ class Findings:
         return len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
-        """Return the findings sorted by line. If more were found than the limit allows, the last finding tells how many."""
+        """Return the findings sorted by line. If there are more than MAX_FINDINGS, a last finding tells how many are missing."""
         found = sorted(self._found, key=lambda f: f.line or 0)
         if self._suppressed:
             found.append(Finding(self._source, None, "", "", f"and {self._suppressed} more findings"))

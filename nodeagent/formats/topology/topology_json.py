@@ -27,7 +27,7 @@ MACHINE_FIELDS = frozenset(
         *("isolated", "nohzFull"),
     }
 )
-"""All fields about a machine that a document may have."""
+"""Names of all fields that describe a machine in a document."""
 _CPU_FIELDS = frozenset({"id", "core", "socket", "numa", "uncore", "l3", "die", "coreClass", "capacity", "l3Bytes"})
 _CACHE_FIELDS = frozenset({"level", "type", "cpus", "size"})
 _NUMA_FIELDS = frozenset({"id", "memory", "hugepages", "distances"})

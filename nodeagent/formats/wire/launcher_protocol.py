@@ -189,7 +189,7 @@ def encode_partition(cgroup: str, kind: str) -> bytes:
 
 
 def encode_gather(cgroup: str) -> bytes:
-    """Encode a request that every thread of a cgroup (absolute path) may run on all CPUs of the cgroup again, whatever its affinity."""
+    """Encode a request to extend the affinity of every thread of a cgroup to all CPUs of the cgroup. `cgroup` is an absolute path."""
     return _encode("gather", {"cgroup": cgroup})
 
 

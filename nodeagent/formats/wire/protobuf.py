@@ -60,7 +60,7 @@ class Field:
         self.put = _create_encoder(self)
 
     def default(self) -> Any:
-        """Return the value of a missing field. Lists and maps are new objects."""
+        """Return the value that stands for a missing field. Each call returns a new list or map."""
         if self.repeated:
             return []
         if isinstance(self.type, MessageType):
