@@ -1,6 +1,6 @@
-"""Parser of requests. It checks requests only as far as the launcher's own safety requires.
+"""Parser of requests. It checks only what the launcher's own safety requires.
 
-Any other mistake makes the container's process fail.
+With any other error in a request, only the container's process fails.
 """
 
 from __future__ import annotations

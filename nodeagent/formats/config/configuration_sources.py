@@ -1,5 +1,5 @@
-"""Finds the fields of a KubeletConfiguration in a text. The text is either one document, or a file of another kind with such fields, for
-example kubeadm's.
+"""Finds the fields of a KubeletConfiguration in a text. The text is either a configuration document, or another file that
+contains such fields or kubelet flags, for example kubeadm's.
 
 As in kubelet, a flag overrides the field.
 """
