@@ -118,7 +118,8 @@ def _run_words(words: list[str]) -> int:
 
 @contextmanager
 def flushing_output() -> Iterator[None]:
-    """Flush all output after the command, even if it ended with an error or with `--help`, and report an error of this flush."""
+    """Flush all output after the command, even if it ended with an error or with `--help`, and report any error that occurs while
+    flushing."""
     try:
         try:
             yield

@@ -39,7 +39,7 @@ _INTERVAL_SECONDS = 1.0
 
 
 class RunPlan(NamedTuple):
-    """Plan of how often the command runs and how it is reported, from the command line's options."""
+    """Options of the command line that say how often the command runs and how its runs are reported."""
 
     path: str | None = None
     """Path of the report file (JSON). None means that the report is a line on stderr."""

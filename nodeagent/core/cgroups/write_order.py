@@ -312,8 +312,8 @@ def _narrow_fallback(want: DesiredCgroup, fallback: CpuSet) -> CpuSet:
 
 
 def _find_kept_cpus(want: DesiredCgroup, observed: ObservedCgroups) -> CpuSet | None:
-    """Return the cpuset that an exclusive cgroup gets until its CPUs are granted: the desired CPUs that it already uses. None means that
-    the cgroup lists no other CPUs, or that no CPU would be left.
+    """Return the cpuset that an exclusive cgroup gets until its CPUs are granted: the desired CPUs that it already uses. Return None
+    if the cgroup lists no other CPUs, so nothing must be taken away, or if no CPU would be left.
 
     The cgroup's own offline CPUs may stay listed. Any other listed CPU would become usable as soon as the CPU comes online or the pod's
     cgroup gets it, although other cgroups may not have vacated it yet.

@@ -23,7 +23,7 @@ from nodeagent.core.resources.resource import Allocated, Resource
 
 
 class ResourceStep(Struct, frozen=True):
-    """Allocation of a resource that has no explainer, as a step of an explanation. The resource kind's `describe` supplies the text."""
+    """Step of an explanation: the allocation of a resource that has no explainer. The resource kind's `describe` supplies the text."""
 
     container: str | None
     resource: str

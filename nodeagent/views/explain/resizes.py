@@ -1,4 +1,4 @@
-"""Explanation of a resize. The document has the fields of every explanation, and the changes that the resize makes."""
+"""Explanation of a resize. The document has the fields that every explanation has, and also the changes that the resize makes."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -87,7 +87,7 @@ class Contradiction(Struct, frozen=True):
 
     container: str
     what: str
-    """Name of the property, as in `Known.what`, or `exclusive-cpus`."""
+    """Name of the contradicted property: `requests.NAME`, `limits.NAME` or `exclusive-cpus`."""
     stated: str
     told: str
 

@@ -35,7 +35,7 @@ class Distributing(Struct, frozen=True):
     1.
     """
     overwritten: bool = False
-    """Whether a combination that was remembered as the best so far is overwritten by later ones, as in kubelet
+    """Whether each further combination overwrites the combination that is remembered as the best, because both share an array, as in kubelet
     (Erratum.COMBINATIONS_OVERWRITTEN).
     """
 

@@ -1,4 +1,4 @@
-"""Calls of CPU plugins, and checks of their answers. A plugin fails if its answer contains CPUs that aren't free, has the wrong number of
+"""Calls to CPU plugins, and checks of their answers. A plugin fails if its answer contains CPUs that aren't free, has the wrong number of
 CPUs, or has the wrong type.
 
 This module is loaded only if plugins are configured. It calls the plugins' code through an edge (edge/plugins), which limits the time of

@@ -25,8 +25,8 @@ from nodeagent.core.resources.resource import AGAIN, HoldingChange
 _KIB = 1024
 _MOST_WOBBLE_BYTES = 2**26
 _WOBBLE_SHARE = 1000
-"""Divisor of a node's memory. The quotient is the largest change of the amount of memory that is ordinary after a boot: the kernel reserves
-a slightly different part for itself each time, some KiB to a few MiB. A larger change means that the machine was changed.
+"""Divisor of a node's memory. A change of the amount of memory up to the quotient is normal after a boot, because the kernel reserves a
+slightly different part for itself each time, some KiB to a few MiB. A larger change means that the hardware was changed.
 """
 
 

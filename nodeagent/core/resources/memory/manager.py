@@ -294,8 +294,8 @@ def release_pod_blocks(manager: MemoryManager, promises: Promises, uid: str) -> 
 
 
 def regenerated(pod: PodPromises, name: str, amounts: Amounts) -> tuple[tuple[str, NumaSet], ...] | None:
-    """Return the NUMA nodes of a container's allocated memory, by resource, from which hints are derived. None means that the allocated
-    amounts differ from the requested ones.
+    """Return, by resource, the NUMA nodes of the memory allocated to a container. The container's hints are derived from these nodes. None
+    means that the allocated amounts differ from the requested ones.
     """
     blocks = pod.of(MemoryHoldings).blocks(name) or ()
     wanted = dict(amounts)
