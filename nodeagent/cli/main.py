@@ -118,8 +118,7 @@ def _run_words(words: list[str]) -> int:
 
 @contextmanager
 def flushing_output() -> Iterator[None]:
-    """Flush all output after the command, even if it ended with an error or with `--help`, and report any error that occurs while
-    flushing."""
+    """Flush all output after the command, even if it ended with an error or with `--help`, and report any error that occurs then."""
     try:
         try:
             yield

@@ -267,8 +267,8 @@ def _stop_in_order(
 
     If the launcher or the agent wasn't running, SIGTERM may not have been sent by the time at which SIGKILL is due. SIGTERM is then sent
     first, and SIGKILL is put off. In a pod that is being deleted, SIGKILL follows at the end of the pod's grace period, but at least
-    MIN_GRACE_MS after SIGTERM. In a pod that finishes, it follows a whole grace period after SIGTERM. SIGTERM is tried only once, so SIGKILL follows
-    even if SIGTERM can't be sent.
+    MIN_GRACE_MS after SIGTERM. In a pod that finishes, it follows a whole grace period after SIGTERM. SIGTERM is tried only once, so
+    SIGKILL follows even if SIGTERM can't be sent.
     """
     waves = [[s for c, s in entry.pairs() if c.kind is not ContainerKind.SIDECAR]]
     waves += [[s] for c, s in reversed(tuple(entry.pairs())) if c.kind is ContainerKind.SIDECAR]

@@ -35,7 +35,7 @@ class Distributing(Struct, frozen=True):
     1.
     """
     overwritten: bool = False
-    """Whether each further combination overwrites the combination that is remembered as the best, because both share an array, as in kubelet
+    """Whether each further combination overwrites the one that is remembered as the best, because both share an array, as in kubelet
     (Erratum.COMBINATIONS_OVERWRITTEN).
     """
 
