@@ -201,6 +201,15 @@ def test_no_cgroup_is_listed_twice_in_one_refresh() -> None:
     assert sorted(kernel.lists) == ["", "besteffort", "burstable", "pod0", "pod1", "pod2"]
 
 
+def test_doubts_of_single_cgroups_add_nothing_to_a_reading_of_all() -> None:
+    kernel = Kernel()
+    kernel.listed |= {"pod0": CPUS, "pod0/app": CPUS}
+    kernel.readings.doubt("pod0/app", "memory.events")
+    assert dict(kernel.readings.refresh(OWN_DIRECTORIES, 0.0)).keys() == kernel.listed.keys()
+    assert sorted(kernel.lists) == ["", "besteffort", "burstable", "pod0"]
+    assert sorted(kernel.reads) == sorted(kernel.listed)
+
+
 def test_everything_is_read_after_a_doubt_of_all() -> None:
     kernel = make_pods(2)
     kernel.listed["pod7"] = CPUS

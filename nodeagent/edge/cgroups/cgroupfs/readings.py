@@ -94,14 +94,15 @@ class CgroupReadings:
             CgroupError: a cgroup can't be read. The next refresh tries again.
         """
         known = dict(self._known)
-        changed_files: dict[str, AbstractSet[str]] = {
-            path: files for path, files in self._in_doubt.items() if path in known and _is_managed(path, own)
-        }
-        unknown = self._in_doubt.keys() - changed_files.keys()
-        wanted = [path for path in (*unknown, *self._in_doubt_below) if _is_managed(path, own)]
+        changed_files: dict[str, AbstractSet[str]] = {}
         if "" in self._in_doubt_below:
-            wanted += known
+            wanted = ["", *known]  # new cgroups are found below
         else:
+            changed_files |= {
+                path: files for path, files in self._in_doubt.items() if path in known and _is_managed(path, own)
+            }
+            unknown = self._in_doubt.keys() - changed_files.keys()
+            wanted = [path for path in (*unknown, *self._in_doubt_below) if _is_managed(path, own)]
             tops = self._in_doubt_below & known.keys()  # if a cgroup is unknown, all cgroups below it are unknown, too
             if tops:
                 wanted += [path for path in known if _is_within_any(path, tops)]
