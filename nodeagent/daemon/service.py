@@ -1,5 +1,6 @@
 """The agent process: start, threads that wake the deciding thread, signals, reload and stop."""
 
+import gc
 import os
 import signal
 import threading
@@ -225,7 +226,8 @@ def run_turns(
     heart: Heartbeat,
     standing: tuple[Problem, ...] = (),
 ) -> None:
-    """Run turns until SIGTERM, and notify systemd's watchdog after each of them.
+    """Run turns until SIGTERM, and notify systemd's watchdog after each of them. The first turn starts the garbage collector, which passes
+    over all earlier objects.
 
     Args:
         agent: the agent.
@@ -258,6 +260,9 @@ def run_turns(
                 *((Problem(unwatched, kind=ProblemKind.CGROUP),) if unwatched else ()),
             )
             due = time.monotonic() + agent.turn(reasons, problems)
+            if not gc.isenabled():
+                gc.freeze()
+                gc.enable()
             is_first = agent.memory.has_reconciled and not heart.is_ready
             if is_first or WakeUpReason.RELOAD in reasons:
                 manager.notify_ready(format_status(agent.view))

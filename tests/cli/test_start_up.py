@@ -155,6 +155,18 @@ print(gc.isenabled(), all(begun), gc.get_freeze_count() > 0)
     assert done.stdout == "True True True\n"
 
 
+def test_the_collector_is_off_while_the_agent_starts() -> None:
+    program = """
+import gc, sys
+from nodeagent.__main__ import main
+sys.modules["nodeagent.daemon.service"] = type("service", (), {"serve": lambda path: print(path, gc.isenabled())})
+main()
+"""
+    words = ("run", "--config", "/nonexistent/config.yaml")
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "/nonexistent/config.yaml False\n"
+
+
 def test_a_command_ends_without_freeing_what_it_has_loaded(tmp_path: Path) -> None:
     command = install_command(tmp_path / "prefix")
     python, options = Path(command).read_text().partition("\n")[0].removeprefix("#!").split()

@@ -1,5 +1,6 @@
 """What is seen by nobody's word: everything is looked at again at every period, and when somebody listens again who did not."""
 
+import gc
 import io
 import json
 from collections.abc import Iterator
@@ -49,7 +50,10 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(service, "Rescans", lambda: Rescans(clock))
 
+    collecting: list[bool] = []
+
     def turn(reasons: frozenset[WakeUpReason], _standing: tuple[str, ...]) -> float:
+        collecting.append(gc.isenabled())
         turns.append((clock.now, reasons))
         return 10.0
 
@@ -79,7 +83,14 @@ def test_those_who_wake_all_the_time_keep_no_rescan_away(monkeypatch: pytest.Mon
     )
     config_file: Any = SimpleNamespace(look=lambda _: None, problem=None, refused_at_seconds=0.0)
     nothing: Any = SimpleNamespace(listen=tuple, renew=lambda _: None, is_ready=True)
-    service.run_turns(agent, nothing, nothing, config_file, manager, nothing)
+    gc.disable()
+    try:
+        service.run_turns(agent, nothing, nothing, config_file, manager, nothing)
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert collecting == [False] + [True] * 38, "the collector is off until the first turn is done"
     rescans = [at for at, reasons in turns if reasons & {WakeUpReason.START, WakeUpReason.TIMER}]
     assert len(turns) == 39
     assert turns[0][1] == {WakeUpReason.START, WakeUpReason.RUNS}, "a subscription before it needs no turn of its own"

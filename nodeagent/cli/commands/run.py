@@ -1,6 +1,7 @@
 """`nodeagent run`: runs the agent."""
 
 import argparse
+import gc
 
 from nodeagent.cli.support.named_files import named_path
 from nodeagent.cli.support.places import DEFAULT_CONFIG
@@ -27,6 +28,7 @@ next: nodeagent inspect, or journalctl -u nodeagent"""
 
 
 def run(options: argparse.Namespace) -> int:
+    gc.disable()  # modules, state and the first turn create no garbage; the agent enables the collector after this turn
     from nodeagent.daemon.service import serve
 
     return serve(options.config)
