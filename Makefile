@@ -98,7 +98,7 @@ bench: $(VENV)/.ready
 bench-costs: $(VENV)/.ready
 	$(BIN)/python -m benchmarks --costs
 
-# What an agent costs in a guest beside 0, 100 and 400 pods, in half an hour; benchmarks/results/guest.json.
+# What an agent costs in a guest beside 0, 100 and 400 pods, in some ten minutes; benchmarks/results/guest.json.
 bench-guest: $(VENV)/.ready
 	$(BIN)/python -m integration.guest_costs
 
