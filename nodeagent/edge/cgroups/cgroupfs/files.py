@@ -57,7 +57,7 @@ _HINTS = {
 CONTROLLERS = "cgroup.controllers"
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
 """Error numbers of a missing cgroup. ENODEV means that the cgroup was removed after the file was opened."""
-LINKS_OF_LEAF = 2
+_LINKS_OF_LEAF = 2
 """Link count of a directory without subdirectories: its name and its entry `.`. Each subdirectory adds one link (its `..`)."""
 _SMALL_BYTES = 4096
 """Size in bytes up to which the kernel returns a cgroup file in one read."""
@@ -88,6 +88,20 @@ def is_cgroup(directory: Path) -> bool:
     return True
 
 
+def list_subdirectories(directory: str) -> list[str]:
+    """Return the sorted names of a cgroup's children. Called for hundreds of cgroups with some 60 files each at a start, so no file type is
+    looked at if the directory's link count shows that the names without dots are all children. The kernel's files all have a dot.
+    """
+    count = os.stat(directory).st_nlink - _LINKS_OF_LEAF  # noqa: PTH116 - faster than pathlib
+    if not count:
+        return []
+    names = sorted([name for name in os.listdir(directory) if "." not in name])  # noqa: PTH208 - as above
+    if len(names) == count:
+        return names
+    with os.scandir(directory) as entries:
+        return sorted([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
+
+
 class CgroupFiles:
     """Reader and writer of cgroup files. Its methods raise CgroupError if the kernel refuses the access, or if a file has content that the
     kernel would not write.
@@ -112,10 +126,7 @@ class CgroupFiles:
     def list_children(self, path: str) -> list[str]:
         directory = self._locate(path)
         try:
-            if os.stat(directory).st_nlink == LINKS_OF_LEAF:  # noqa: PTH116 - as above
-                return []
-            with os.scandir(directory) as entries:
-                return sorted([e.name for e in entries if e.is_dir(follow_symlinks=False)])
+            return list_subdirectories(directory)
         except FileNotFoundError:
             return []  # the cgroup is gone
         except OSError as err:

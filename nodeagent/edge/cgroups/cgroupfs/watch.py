@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeagent.core.model.cgroup import Attribute
-from nodeagent.edge.cgroups.cgroupfs.files import LINKS_OF_LEAF
+from nodeagent.edge.cgroups.cgroupfs.files import list_subdirectories
 from nodeagent.errors import NodeAgentError
 
 _EVENTS = "cgroup.events"
@@ -274,14 +274,11 @@ class _Watching:
 
     def _watch_below(self, path: str) -> None:
         try:
-            if os.stat(path).st_nlink == LINKS_OF_LEAF:  # noqa: PTH116 - hundreds of cgroups at a start
-                return
-            with os.scandir(path) as entries:
-                children = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            children = list_subdirectories(path)
         except OSError:
             return  # the cgroup is gone; the watch of its parent reports the removal
         for child in children:
-            self._add_with_children(child)
+            self._add_with_children(f"{path}/{child}")
 
     def _add_with_children(self, path: str) -> None:
         try:
