@@ -37,8 +37,8 @@ def main() -> int:
 
 
 def _add_site() -> None:
-    """Add site-packages to the module search path if Python was started without the module `site`. The installed command omits `site` to
-    start faster.
+    """Load the module `site` if Python was started without it (`-S`). The installed command starts Python with `-S`, because a plain `job`
+    doesn't need `site`.
     """
     if sys.flags.no_site:
         import site

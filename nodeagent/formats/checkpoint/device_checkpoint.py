@@ -1,9 +1,9 @@
-"""Encoder and decoder of kubelet's file kubelet_internal_checkpoint, which lists the devices of each container. kubelet accepts the encoded
-file.
+"""Encoder and decoder of kubelet's file kubelet_internal_checkpoint, which lists the devices of each container. The agent writes this file,
+too, and recovers the devices' owners from it if the agent's own state is lost.
 
-The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's
-bytes. kubelet writes the entries in the random order of a Go map, but this module sorts them. A device near several NUMA nodes is listed
-under each node.
+The checksum is FNV-1a over a dump of the contents as Go's spew prints them (checksum.New, hash.DeepHashObject), not over the file's bytes.
+kubelet writes the entries in the random order of a Go map, but this module sorts them. A device with affinity to several NUMA nodes is
+listed under each of these nodes.
 """
 
 import base64
@@ -52,7 +52,7 @@ class DeviceCheckpointError(ValueError):
 
 
 def encode_devices(promises: Promises, pools: Iterable[DevicePool] = ()) -> str:
-    """Encode the file from the devices of each container. The pools' healthy devices become the file's registered devices."""
+    """Encode the file. It lists the devices of each container, and the pools' healthy devices as registered devices."""
     entries = []
     for uid, pod in pods_with_devices(promises):
         for name, own in pod.devices:

@@ -1,4 +1,4 @@
-"""Record of a running job as text. The agent recovers the job from the record after a restart."""
+"""Formatter and parser of the record of a waiting or running job, from which the agent recovers the job after a restart."""
 
 import json
 
@@ -19,23 +19,25 @@ class JobRecord(Struct, frozen=True):
     user: int
     """User ID of the job's owner."""
     pid: int
-    """ID of the process that requested the job. It waits for the job's start, and then becomes the job's command."""
+    """ID of the process that requested the job. The process waits until the job starts, and then executes the job's command."""
     start_ticks: int
     """Start time of this process in the kernel's clock ticks. PID and start time together identify the process."""
     ticket: str = ""
     """Text by which the agent recognizes the job's request if the owner repeats it after the agent's restart. Empty means that the job
-    isn't waiting for room.
+    isn't waiting for free resources.
     """
     since_ms: int = 0
-    """Time of the request, in milliseconds since the epoch. 0 means that the job isn't waiting for room."""
+    """Time of the request, in milliseconds since the epoch. 0 means that the job isn't waiting for free resources."""
     max_ms: int = 0
-    """Longest time from the job's start to its end, in milliseconds. 0 means that there is no limit."""
+    """Maximum run time of the job, in milliseconds. 0 means that there is no limit."""
     ends_at_ms: int = 0
-    """Latest end of the job, in milliseconds since boot. 0 means that the job has no time limit, or hasn't started."""
+    """Time at which the job has to end, in milliseconds since boot. 0 means that the job has no time limit, or hasn't started."""
     reservation: str = ""
     """Name of the job's reservation. Empty means that the job belongs to no reservation."""
     weight: int = DEFAULT_WEIGHT
-    """Weight of the job's user in the order of waiting jobs, as configured when the job was requested."""
+    """Weight of the job's user, as configured when the job was requested. Among jobs that wait behind other jobs, a user with fewer CPUs
+    relative to the weight comes first.
+    """
 
 
 def format_record(record: JobRecord) -> bytes:

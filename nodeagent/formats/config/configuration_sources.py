@@ -1,7 +1,7 @@
-"""Finds the fields of a KubeletConfiguration in a text. The text is either a configuration document, or another file that
-contains such fields or kubelet flags, for example kubeadm's.
+"""Search for the fields of a KubeletConfiguration in a text. The text is either a configuration document, or another file with such fields
+or with kubelet flags, such as kubeadm's.
 
-As in kubelet, a flag overrides the field.
+As in kubelet, a flag overrides the corresponding field.
 """
 
 import re
@@ -145,8 +145,8 @@ def read_configuration(content: bytes, findings: Findings) -> ConfigurationField
 
 
 def _keep_node_configs(text: str, findings: Findings) -> str:
-    """Return only the NodeConfigs in user data of EKS (MIME parts). Each NodeConfig stays on its lines, so that findings have the line
-    numbers of the file.
+    """Return only the NodeConfig documents from the user data (MIME parts) of an EKS node. Each document keeps its line numbers, so that
+    findings name the lines of the file.
     """
     from email import message_from_string  # noqa: PLC0415 - only for user data
 
@@ -170,8 +170,8 @@ def _keep_node_configs(text: str, findings: Findings) -> str:
 
 
 def _unwrap(document: TreeNode) -> tuple[TreeNode, ...]:
-    """Return the documents in a List, which is the form in which kubectl and oc print several documents. A document of another kind is
-    returned unchanged.
+    """Return the items of a List, which kubectl and oc print for several objects. A document of another kind is returned unchanged, as the
+    only item.
     """
     items = _find_node(document, ("items",))
     return items.items if (_find_kind(document) or "").endswith("List") and isinstance(items, ListNode) else (document,)

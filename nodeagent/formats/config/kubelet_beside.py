@@ -1,4 +1,5 @@
-"""Finds the changes to kubelet's configuration and state that are needed before kubelet may run on the same node as nodeagent.
+"""Check of kubelet's configuration and state for conflicts with nodeagent. It finds the changes that are needed before kubelet may run on
+the same node.
 
 On a node where nodeagent places containers, kubelet's own managers have to be off. Otherwise two programs would write the same cpusets,
 and would allocate the same CPUs.
@@ -20,7 +21,7 @@ class _Manager(Struct, frozen=True):
     field: str
     flag: str
     off: str
-    """Name of the manager's policy that allocates nothing, which is kubelet's default."""
+    """Name of the policy with which the manager allocates nothing. This policy is kubelet's default."""
     state_file: str
 
 
@@ -43,8 +44,8 @@ class KubeletFiles(Struct, frozen=True):
 
 
 def find_kubelet_conflicts(files: KubeletFiles) -> tuple[Finding, ...]:
-    """Return the required changes with their files and lines. Without any, kubelet may run. An unreadable file counts as a required change,
-    too.
+    """Return the required changes, each with its file and line. If the result is empty, kubelet may run. An unreadable file counts as a
+    required change.
     """
     found: list[Finding] = []
     read = []

@@ -1,3 +1,3 @@
-"""Encoders and decoders of allocations in the state file: each pod's holdings, and the node's totals and free amounts. There is one module
-for each resource.
+"""Encoders and decoders of allocations in the state file, with a module for each resource. The allocations are those of each pod, and
+node-wide records such as the free memory of NUMA nodes.
 """

@@ -1,6 +1,7 @@
 """Encoder and decoder of the allocations of all resources in the state file.
 
-CPUs, memory, devices and claims have individual layouts. Any other resource is stored under its name, with the fields of its type.
+The modules for CPUs, memory, devices and claims each define a layout. Any other resource is stored in a field with the resource's name,
+with the attributes of its Python type as keys.
 """
 
 from typing import Any, TypeVar

@@ -9,7 +9,7 @@ Document = dict[str, Any]
 
 
 def encode_cpus(held: CpuHoldings) -> Document:
-    """Encode the CPUs of a pod."""
+    """Encode the exclusive CPUs that are allocated to a pod and its containers."""
     document: Document = {}
     if held.cpus:
         document["cpus"] = {name: str(cpus) for name, cpus in held.cpus}
@@ -31,7 +31,7 @@ def decode_cpus(document: JsonValue) -> CpuHoldings:
 
 
 def encode_cpu_books(books: CpuBooks) -> Document:
-    """Encode the CPU manager's node-wide record, such as the shared pool."""
+    """Encode the CPU manager's node-wide record, which contains the CPUs that aren't allocated exclusively (kubelet's defaultCpuSet)."""
     reuse = books.reuse
     return {"default": str(books.default)} | (
         {} if reuse is None else {"cpuReuse": {"pod": reuse.pod_uid, "cpus": str(reuse.cpus)}}
@@ -39,7 +39,7 @@ def encode_cpu_books(books: CpuBooks) -> Document:
 
 
 def decode_cpu_books(document: JsonValue) -> CpuBooks:
-    """Decode the CPU manager's node-wide record, such as the shared pool."""
+    """Decode the CPU manager's node-wide record, which contains the CPUs that aren't allocated exclusively (kubelet's defaultCpuSet)."""
     reuse = document.optional("cpuReuse")
     return CpuBooks(
         document.field("default").cpus(),

@@ -1,4 +1,4 @@
-"""Derives from the kernel's event histograms which tasks ran on given CPUs, how often and for how long.
+"""Derivation of CPU activity from the kernel's event histograms: the tasks that ran on the given CPUs, how often, and for how long.
 
 A histogram has only sums of timestamps. They are sufficient, because the sum of all ends minus the sum of all starts is the total
 running time.
@@ -36,13 +36,13 @@ class CpuHistograms(Struct, frozen=True):
     switches: Counted
     interrupt_entries: Counted
     interrupt_exits: Counted
-    """Histogram of exits from interrupt handlers. It was started before the histogram of entries."""
+    """Histogram of exits from interrupt handlers. It was started before the histogram of entries, so that no entry lacks its exit."""
     softirq_entries: Counted
     softirq_exits: Counted
     forks: bytes
     """Parents and children of tasks forked on these CPUs. This histogram was started before the others."""
     joins: bytes
-    """Tasks that were moved into another cgroup, with this cgroup's ID."""
+    """Tasks that were moved to another cgroup, with the ID of the new cgroup."""
     exits: bytes
     """Tasks that began to exit on any CPU while the counters were prepared. This histogram was read before the others were started."""
     ended_ns: int
@@ -195,8 +195,8 @@ def _derive_runs(switches: Histogram, began_ns: int, ended_ns: int, cpus: CpuSet
 
 
 def _clamp_to_window(sum_ns: int, whole_ns: int) -> int:
-    """Add the measured time to a negative sum. Limit the result to the measured time, because dropped events falsify
-    sums.
+    """Add the measured time to a negative sum, whose last run didn't end. Limit the result to the measured time, because dropped events
+    falsify sums.
     """
     return max(0, min(whole_ns, sum_ns if sum_ns >= 0 else sum_ns + whole_ns))
 

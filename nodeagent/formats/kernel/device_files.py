@@ -1,4 +1,4 @@
-"""Finds the device files in /dev that belong to a PCI function, through the function's directory in /sys.
+"""Rules that find the device files in /dev of a PCI function, from the function's directory in /sys.
 
 For each device file, the kernel creates a `dev` file with its numbers and a `uevent` file with its name (sysfs(5), DEVNAME of
 Documentation/core-api/kobject.rst). Some other device files are shared by all functions of a kind.
@@ -50,7 +50,7 @@ def find_multipath_disk(name: str) -> str | None:
 
 
 def shared_files(driver: str, iommu_group: str, files: tuple[DeviceFile, ...]) -> tuple[str, ...]:
-    """Return the directories below /sys/class that describe the device files that a function shares with other functions.
+    """Return the directories below /sys/class of the device files that a function shares with other functions.
 
     Args:
         driver: the function's driver. Empty if it has none.

@@ -1,4 +1,4 @@
-"""Derives the PCI devices of supported kinds from a sample of /sys (Documentation/ABI/testing/sysfs-bus-pci).
+"""Derivation of the PCI devices of supported kinds from a sample of /sys (Documentation/ABI/testing/sysfs-bus-pci).
 
 Devices are sampled separately from the machine and only when needed, because decisions about CPUs and memory don't use
 them.

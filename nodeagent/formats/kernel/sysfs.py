@@ -1,8 +1,8 @@
-"""Derives the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
+"""Derivation of the machine from a sample of /sys and /proc: its CPUs with their cores, caches, NUMA nodes and sockets.
 
-The rules are those of kubelet's cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine), because its IDs and counts
-determine allocations. cAdvisor's leniency is kept where the leniency affects these values. A malformed file is an error
-here, while cAdvisor logs the error and continues.
+The rules are those of kubelet's cAdvisor v0.56 (utils/sysinfo, utils/sysfs, machine), because its IDs and counts determine allocations. A
+deviation that cAdvisor tolerates is tolerated here, too, if it affects these values. A malformed file is an error here, while cAdvisor logs
+the error and continues.
 """
 
 import re
@@ -387,8 +387,8 @@ def _read_sharers(sample: SysfsSample, cache: str) -> CpuSet | None:
 
 
 def _read_distances(sample: SysfsSample, nodes: Sequence[_SysfsNode]) -> dict[int, tuple[int, ...]]:
-    """Return the distances of each node to all nodes in order of their IDs. The result is empty if the kernel reports
-    no distances, or in old captures.
+    """Return the distances of each node to all nodes in order of their IDs. The result is empty if the kernel or an old capture has no
+    distances.
 
     A row has one value per online node, because online nodes have directories. A captured machine may
     have values for all possible nodes, although some of them have no directory.

@@ -1,4 +1,4 @@
-"""Derives systemd units from names and paths of cgroups."""
+"""Derivation of systemd unit names from the names and paths of cgroups."""
 
 import re
 
@@ -15,7 +15,7 @@ def unit_of(cgroup: str) -> str | None:
 
 
 def unit_in(path: str) -> str:
-    """Return the unit of the last cgroup in a path."""
+    """Return the systemd unit of the last cgroup in a path."""
     name = path.rpartition("/")[2]
     return unit_of(name) or name
 

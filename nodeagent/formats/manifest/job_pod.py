@@ -1,4 +1,6 @@
-"""A job as a pod with one container, which gets exactly the requested resources. The job's owner enters this container."""
+"""Conversion of a job to a pod with one container, which gets exactly the requested resources. The process of the job's owner then moves
+into the container's cgroup.
+"""
 
 import re
 from collections.abc import Mapping
@@ -25,18 +27,20 @@ _OPTIONS = {
     CORE_CLASS: ("--core-class", "performance"),
     NEAR: ("--near", "eth0"),
 }
-"""Options of `nodeagent job` and `pin`, each with a valid example value, by part of the name of the pod field that the option sets."""
+"""Command-line option of `nodeagent job` and `nodeagent pin` for each pod field, with a valid example value. The key is a part of the
+field's path.
+"""
 _QUIET_EXAMPLES = {
     "idleLatency": "5us",
     "governor": "performance",
     "minFrequency": "2400MHz",
     "maxFrequency": "2400MHz",
 }
-"""Valid values of the options for the settings of quiet cores."""
+"""Example value of each option for quiet cores, by setting. Errors suggest this value."""
 _LIMIT = re.compile(r"limits\[(.*)\]")
 _OTHER_FREQUENCY = re.compile("maxFrequency, ([0-9]+MHz)$")
-"""Pattern of the maximum frequency in the error that the minimum frequency exceeds the maximum. The maximum is then suggested as the
-minimum.
+"""Pattern that finds the maximum frequency in the error about a minimum frequency above the maximum. The error's advice then suggests the
+maximum as the new minimum.
 """
 
 
@@ -101,7 +105,7 @@ def _refuse(option: str, wrong: str, example: str) -> PodOptionError:
 
 
 def _describe_wrong(found: Finding, amounts: Mapping[str, str]) -> str:
-    """Describe the error in the option's value, as the user typed the value."""
+    """Describe the error in an option's value in the command line's notation, not in the notation of the pod annotation."""
     limit = _LIMIT.search(found.field)
     if limit is not None and not found.value:
         return f"{limit[1]} {found.allowed}"
@@ -116,12 +120,12 @@ def _describe_wrong(found: Finding, amounts: Mapping[str, str]) -> str:
 
 
 def _name_option(setting: str) -> str:
-    """Return the option for a setting of quiet cores."""
+    """Return the command-line option for a quiet setting, such as `--max-frequency` for `maxFrequency`."""
     return "--" + re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", setting)
 
 
 def _find_option(found: Finding, amounts: Mapping[str, str]) -> tuple[str, str]:
-    """Find the option to which a finding about the pod applies, and a valid value of the option."""
+    """Return the command-line option that caused a finding about the pod, and a valid value for the option."""
     if QUIET in found.field:
         key = found.value.strip('"').partition("=")[0]
         if key not in _QUIET_EXAMPLES:
@@ -134,7 +138,7 @@ def _find_option(found: Finding, amounts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _find_amount_option(resource: str, text: str) -> tuple[str, str]:
-    """Find the option for the amount of a resource, and the valid amount that is nearest to the given text."""
+    """Return the command-line option for the amount of a resource, and a valid amount close to the given text."""
     if resource == CPU:
         return "--cpus", "2"
     if resource != MEMORY and not resource.startswith(HUGEPAGES_PREFIX):

@@ -1,4 +1,4 @@
-"""Finds the pods that the documents of workloads describe, such as a Deployment or a CronJob.
+"""Search for the pod templates in workload documents, such as a Deployment or a CronJob.
 
 Any object whose `spec` has a list of containers counts as a pod template. Every kind of workload is therefore understood, even a custom
 resource.
@@ -27,14 +27,16 @@ class Template(Struct, frozen=True):
 
 
 class _Owner(Struct, frozen=True):
-    """Nearest enclosing object of a pod template that has a name."""
+    """Innermost named object around a pod template, such as the Deployment."""
 
     kind: str = ""
     name: str = ""
     namespace: str = ""
     count: int = 1
     is_foreign: bool = False
-    """Whether another project than Kubernetes defines the kind. Its containers may have no names, as in a Service of Knative."""
+    """Whether the kind is defined by another project than Kubernetes. Containers of such an object may have no names, as in a Knative
+    Service.
+    """
 
 
 def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
@@ -45,7 +47,7 @@ def find_templates(root: TreeNode, path: str) -> Iterator[Template]:
 
 
 def named_by_generator(root: TreeNode) -> TreeNode:
-    """Return the pod with a name made from `generateName`. A pod with another name, or without `generateName`, is returned unchanged."""
+    """Return the pod with a name made from `generateName`. A pod that has a name or lacks `generateName` is returned unchanged."""
     metadata = root.get("metadata") if isinstance(root, MapNode) else None
     name = _find_name(metadata)
     if not isinstance(root, MapNode) or not isinstance(metadata, MapNode) or metadata.get("name") or not name:

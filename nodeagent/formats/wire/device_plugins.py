@@ -229,7 +229,9 @@ class PluginFile(Struct, frozen=True):
 
 
 class PluginAccess(Struct, frozen=True):
-    """Device files, mounts and annotations in an answer to Allocate. Only a container with its own mount namespace can use them."""
+    """Device files, mounts, annotations and CDI devices in an answer to Allocate. The agent passes them to the container runtime, and
+    doesn't apply them to containers that it starts itself.
+    """
 
     files: tuple[PluginFile, ...]
     mounts: tuple[DeviceMount, ...]
@@ -238,7 +240,7 @@ class PluginAccess(Struct, frozen=True):
 
 
 def decode_access(answer: bytes) -> PluginAccess:
-    """Decode the device files, mounts and annotations in an answer to Allocate.
+    """Decode the device files, mounts, annotations and CDI devices in an answer to Allocate.
 
     Raises:
         ProtobufError: the message is not such an answer, or contains a path that isn't absolute.

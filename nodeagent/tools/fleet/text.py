@@ -10,7 +10,9 @@ from nodeagent.views.wording.words import format_count
 Document = Mapping[str, Any]
 WIDTH = 80
 _FEW_NODES = 3
-"""Maximum number of nodes that are listed by name in the largest group. Larger groups are only counted."""
+"""Maximum number of nodes for which a reason, or the most common value of a fact, lists the nodes by name. For more nodes, the text shows
+their number.
+"""
 _MOST_NAMED = 12
 _NO_VALUE = "-"
 
