@@ -119,12 +119,12 @@ class CgroupFiles:
         above = [directory for directory in self.root.parents if is_cgroup(directory)]
         return above[-1] if above else self.root
 
-    def _locate(self, path: str) -> str:
+    def locate(self, path: str) -> str:
         """Return the directory of a cgroup. The method doesn't use pathlib, which would be slow for thousands of files."""
         return path if path.startswith("/") else f"{self._directory}/{path}" if path else self._directory
 
     def list_children(self, path: str) -> list[str]:
-        directory = self._locate(path)
+        directory = self.locate(path)
         try:
             return list_subdirectories(directory)
         except FileNotFoundError:
@@ -134,7 +134,7 @@ class CgroupFiles:
 
     def read(self, path: str, name: str) -> str | None:
         """Read a cgroup file. None means that the file doesn't exist, because its controller isn't enabled or the cgroup was removed."""
-        file = f"{self._locate(path)}/{name}"
+        file = f"{self.locate(path)}/{name}"
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -152,7 +152,7 @@ class CgroupFiles:
         that the cgroup doesn't exist.
         """
         found: dict[str, bytes] = {}
-        directory = self._locate(path)
+        directory = self.locate(path)
         try:
             place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as err:
@@ -211,7 +211,7 @@ class CgroupFiles:
             raise _make_syntax_error(self.root / path / name, str(err)) from err
 
     def write(self, path: str, name: str, text: str) -> None:
-        file = f"{self._locate(path)}/{name}"
+        file = f"{self.locate(path)}/{name}"
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
             try:

@@ -102,7 +102,7 @@ class CgroupProcesses:
 
         try:
             lines = read_of_process(pid, "cgroup").splitlines()
-            home = str(self._files.root / path).removeprefix(str(self._files.mount))
+            home = self._files.locate(path).removeprefix(str(self._files.mount))
             cgroup = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), home)
             if cgroup == home or cgroup.startswith(f"{home}/"):
                 return False  # the process is usually in its cgroup, and one file shows this
