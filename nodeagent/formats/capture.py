@@ -37,9 +37,13 @@ VERSION = 1
 """Version of the format. New fields don't change the version, and fields are never renamed or removed."""
 MAX_BYTES = 256 * 2**20
 _ELSEWHERE = "elsewhere"
-"""Name of a capture's entry next to a cgroup's files. The entry lists CPUs outside the cgroup's cpuset that its processes may still use."""
+"""Name of a capture's entry in addition to a cgroup's files. The entry lists CPUs outside the cgroup's cpuset on which processes of the
+cgroup are allowed to run.
+"""
 _ALLOWED_CPUS, _ALLOWED_MEMORY_NODES = "AllowedCPUs", "AllowedMemoryNodes"
-"""Names of entries beside the files of a unit's cgroup. The entries have the properties that are set in systemd."""
+"""Names of a capture's entries in addition to the files of a systemd unit's cgroup. The entries contain the systemd properties with these
+names.
+"""
 LEFT_OUT = ("left-out",)
 """Text that replaces a container's command."""
 
@@ -179,7 +183,7 @@ def _format_cgroup(observed: ObservedCgroup) -> dict[str, str]:
 
 
 def decode_capture(content: bytes, path: str) -> Capture | Document:
-    """Decode a capture. If the document is of another kind, such as a description of a machine, return it undecoded.
+    """Decode a capture. A document of another kind, such as the description of a machine, is returned as plain JSON values.
 
     Raises:
         CaptureError: the document is invalid. The error names the field.

@@ -16,8 +16,8 @@ _POD_LEVEL = frozenset({"cpu-v3", "cpu-v4", "memory-v2", "memory-v3"})
 
 
 class Disagreement(Struct, frozen=True, order=True):
-    """A value that differs between kubelet's file and nodeagent's state. An empty text means that the file or the state doesn't have the
-    value.
+    """A value that differs between kubelet's file and nodeagent's state. An empty text means that the value is missing from the file or the
+    state.
     """
 
     pod: str
@@ -31,7 +31,7 @@ class Disagreement(Struct, frozen=True, order=True):
 
 _Key = tuple[str, str, str]
 _Value = tuple[str, Any]
-"""A value twice: as text for users, and as the object to compare."""
+"""A value in two forms: as text for users, and as the object to compare."""
 
 
 def check_state(state: Checkpoint) -> None:
@@ -46,7 +46,7 @@ def check_state(state: Checkpoint) -> None:
 
 
 def find_disagreements(file: Checkpoint, state: Checkpoint) -> tuple[Disagreement, ...]:
-    """Compare a file of kubelet with the node's state. Different answers of device plugins are reported by their lengths, not by their
+    """Compare a file of kubelet with the node's state. For different answers of device plugins, the result contains the lengths, not the
     contents.
 
     Raises:

@@ -1,5 +1,5 @@
-"""Encoder and decoder of kubelet's file cpu_manager_state. The encoded file is the same as kubelet's, byte for byte. Every version can be
-decoded.
+"""Encoder and decoder of kubelet's file cpu_manager_state. The encoder's file is identical to kubelet's, byte for byte. The decoder reads
+every version.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -88,13 +88,13 @@ _POD_ENTRIES = pieces_of(_encode_pod_entry)
 def decode_cpu_state(
     text: str, *, pod_level: bool, initial: InitialContainers, newer: bool = False
 ) -> CpuRecord | Unreadable:
-    """Decode a file of any version, in the order in which kubelet 1.36 tries them.
+    """Decode a file of any version. The versions are tried in the order of kubelet 1.36.
 
     Args:
         text: the content of the file.
         pod_level: whether the feature gate PodLevelResourceManagers is on. kubelet then tries version 3 first.
         initial: pod UID and container name of the existing containers, by container ID. Version 1 of the file contains only container IDs.
-        newer: whether to decode the version of kubelet 1.37, too.
+        newer: whether to try version 4 (kubelet 1.37), too.
     """
     try:
         document = decode_json(text)
@@ -252,8 +252,8 @@ class CpuContents(Struct, frozen=True):
 
     @property
     def sums(self) -> dict[str, int]:
-        """Compute the checksum of this content in each version that can express it. The key is the version, or names a kubelet build
-        between two releases.
+        """Compute the checksum of this content in each version that can express it. The key is the version, or describes a development
+        build of kubelet between two releases.
         """
         dump = _dump_entries(self.entries)
         pods = " ".join(_dump_pod_entry(uid, cpus) for uid, cpus in sorted(self.pods.items()))

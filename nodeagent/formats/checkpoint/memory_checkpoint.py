@@ -1,5 +1,5 @@
-"""Encoder and decoder of kubelet's file memory_manager_state. The encoded file is the same as kubelet's, byte for byte. Every version can
-be decoded.
+"""Encoder and decoder of kubelet's file memory_manager_state. The encoder's file is identical to kubelet's, byte for byte. The decoder
+reads every version.
 
 The checksum is FNV-1a over a dump of the decoded contents as Go's spew prints them, not over the file's bytes.
 """
@@ -72,8 +72,8 @@ def _encode_file(policy: str, accounts: tuple[MemoryNode, ...], of_containers: P
 
 
 _encode_without_pods = lru_cache(maxsize=4)(_encode_file)
-"""Cached encoder for nodes on which no pod has memory allocated, for instance under policy None. Decisions on pods don't change the file on
-such a node.
+"""Cached encoder for nodes on which no pod has memory allocated, for instance with policy None. On such a node, admitting or removing a pod
+doesn't change the file.
 """
 
 
@@ -175,12 +175,12 @@ def _dump_blocks(blocks: "Iterable[Block | _RawBlock] | None") -> str:
 
 
 def decode_memory_state(text: str, *, pod_level: bool, newer: bool = False) -> MemoryRecord | Unreadable:
-    """Decode a file of any version, in the order in which kubelet 1.36 tries them.
+    """Decode a file of any version. The versions are tried in the order of kubelet 1.36.
 
     Args:
         text: the content of the file.
         pod_level: whether the feature gate PodLevelResourceManagers is on. kubelet then tries version 2 first.
-        newer: whether to decode the version of kubelet 1.37, too.
+        newer: whether to try version 3 (kubelet 1.37), too.
     """
     try:
         document = decode_json(text)

@@ -1,4 +1,5 @@
-"""Encoder and decoder of a NodeState in the state file `nodeagent_state`, which is the only source of truth.
+"""Encoder and decoder of a NodeState in the file `nodeagent_state`. As long as this file is intact, the agent restores its state from no
+other file.
 
 The file is sealed (`sealed.py`) and contains the state as JSON with sorted keys. Equal states have equal bytes. A reader of version N
 reads all lower versions, and refuses higher versions with an error that names the version.
@@ -124,8 +125,8 @@ def public_document(state: NodeState, policies: Mapping[str, str]) -> Document:
 
 
 def decode_state(content: bytes, *, judge: bool = True, pods: Iterable[Pod] = ()) -> SavedState:
-    """Decode a state file. Without `judge`, a wrong checksum is accepted. If a pod of the state equals one of the given pods, the given
-    object is reused.
+    """Decode a state file. Without `judge`, a wrong checksum is accepted. A pod of the state that equals one of the given `pods` is
+    replaced by the given object.
 
     Raises:
         NodeStateError: the content is truncated, damaged, from a later version, or not a state.
@@ -194,7 +195,9 @@ def _encode_runtime(registry: Registry) -> Document | None:
 
 
 def _encode_books(promises: Promises) -> Document:
-    """Encode each resource's node-wide record, and the allocations of lost pods. Present pods are encoded separately."""
+    """Encode each resource's node-wide record, and the allocations of lost pods, which have no pod entry. Pods with an entry are encoded
+    separately.
+    """
     document = encode_books(promises)
     if promises.unrecovered:
         document["lostPods"] = [
@@ -287,8 +290,8 @@ def _domain_of_source(source: str) -> str:
 
 
 class _PodDecoder:
-    """Decoder of a state's pods. For pods that differ only in name, namespace and UID, the first decoded pod is copied with the new
-    identity.
+    """Decoder of a state's pods. Of pods that differ only in name, namespace and UID, the decoder decodes the first and copies it for the
+    others, because copying is faster.
 
     Args:
         given: already decoded pods. They are returned for equal documents.

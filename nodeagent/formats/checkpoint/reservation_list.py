@@ -1,4 +1,4 @@
-"""Encoder and decoder of the reservations' file, from which the agent recovers the reservations after a restart."""
+"""Encoder and decoder of the file from which the agent recovers the reservations after a restart."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,5 +1,5 @@
-"""Encoder and decoder of the registry of a container runtime's containers. The registry is part of `nodeagent_state` if a runtime has
-containers.
+"""Encoder and decoder of the registry, which lists the pods and containers of a container runtime. If it isn't empty, the registry is part
+of `nodeagent_state`.
 """
 
 from typing import Any

@@ -27,8 +27,7 @@ def seal(body: bytes, form: str, version: int) -> bytes:
 
 def unseal(content: bytes, form: str, version: int, way_out: str, *, judge: bool = True) -> JsonValue:
     """Check the header line of a file, and return the content. `form` is the name of the expected format, and `version` is the latest
-    readable version. `way_out` is the next step that the error for a damaged file suggests. Without `judge`, a wrong checksum is
-    accepted.
+    readable version. `way_out` is the hint of the error if the file is damaged. Without `judge`, a wrong checksum is accepted.
 
     Raises:
         SealError: the file is damaged or malformed, or a later version wrote it.

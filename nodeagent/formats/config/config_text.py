@@ -136,7 +136,7 @@ def config_text(fields: Document) -> str:
 
 
 def hash_config(config: Config) -> str:
-    """Return a short hash of all fields of a configuration. It doesn't depend on the notation and order of the fields in the file."""
+    """Return a short hash of all fields of a configuration. The notation and the order of the fields in the file don't affect the hash."""
     return sha256_hex(config_text(config_fields(config)).encode())[:12]
 
 

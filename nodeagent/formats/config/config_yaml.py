@@ -209,7 +209,7 @@ class _ConfigReader:
         return replace(config, reported_fields=tuple(reported), notes=tuple(self._notes))
 
     def _read_kind(self) -> bool:
-        """Read the document's kind, and tell whether it is KubeletConfiguration."""
+        """Read the document's kind. Return whether the kind is KubeletConfiguration."""
         version, kind = self._fields.string("apiVersion"), self._fields.string("kind")
         if kind not in {None, *OWN_KINDS}:
             self._report("kind", f"must be {KUBELET_KIND} or {AGENT_KIND}, or absent", kind)
@@ -311,8 +311,8 @@ class _ConfigReader:
         return None if text in {"0%", "100%"} else number
 
     def _read_placement(self, reader: PlacementReader, amounts: Config) -> Placement:
-        """Read the fields that affect placement. `amounts` contains the reserved amounts. An eviction threshold in percent is added later,
-        when the size of the machine's memory is known.
+        """Read the fields that affect placement. `amounts` contains the reserved amounts, but not an eviction threshold in percent, which
+        needs the machine's memory size and is added later.
         """
         reserved = reservation(amounts, memory_bytes=0)
         cpu = reserved.get(CPU)
@@ -541,7 +541,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_job_share(fields: Fields) -> JobShare:
-    """Read a user's weight, and the limits for the user's jobs."""
+    """Read the weight of a user or group, and the limits for the user's jobs."""
     bounds = {key: fields.quantity(key) for key in ("maxCPUs", "maxMemory")}
     for key, bound in bounds.items():
         if bound is not None and bound.nano <= 0:
@@ -556,7 +556,7 @@ def _read_job_share(fields: Fields) -> JobShare:
 
 
 def _read_run_thresholds(fields: Fields) -> tuple[tuple[str, int], ...]:
-    """Read the thresholds that apply to runs on a node or with a profile."""
+    """Read the thresholds at which a run of a command counts as disturbed, for a node or a profile."""
     given = fields.object("runThresholds")
     if given is None:
         return ()

@@ -1,6 +1,6 @@
-"""Parser of the NRI settings in containerd's configuration. These are whether NRI is off, the socket, and the time limits for plugins.
+"""Parser of the NRI settings in containerd's configuration: the switch that disables NRI, the socket, and the timeouts of plugins.
 
-A file may import other files, which override it. If no file has the setting, NRI is off in containerd 1.7 and on since 2.0.
+A file may import other files, whose settings take precedence. If no file sets the switch, NRI is off in containerd 1.7 and on since 2.0.
 """
 
 import tomllib
@@ -38,7 +38,7 @@ class ContainerdConfigError(ValueError):
 
 
 def read_imports(content: bytes, path: str) -> tuple[str, ...]:
-    """Return the patterns of the files that a file imports, in the order of the list.
+    """Return the path patterns in a file's field `imports`, in their order.
 
     Raises:
         ContainerdConfigError: the file can't be read.

@@ -1,5 +1,5 @@
-"""Reader of the configuration's field `devices`, which selects the devices that form extended resources. The module is loaded only if
-the field is set.
+"""Reader and formatter of the configuration's field `devices`, which selects the devices of each extended resource. The module is loaded
+only if the field is set, because few nodes have devices.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The part of the configuration that affects allocations. The running agent publishes it as plain values.
 
-Writer and reader are the same version of nodeagent, so the document is not validated. Unlike a configuration file, it has no paths or
-addresses.
+The same version of nodeagent writes and reads the document, so its values aren't validated. Unlike a configuration file, the document has
+no paths or addresses.
 """
 
 import re

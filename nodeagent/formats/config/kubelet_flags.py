@@ -21,11 +21,13 @@ class Flag(Struct, frozen=True):
 
 _BOOLEANS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 _ASSIGNMENT = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_]*+=)++(?=(?:.*\s)?--)")
-"""Start of a line such as `KUBELET_EXTRA_ARGS=-v=2 --max-pods=1` in a file of environment variables or of a unit."""
+"""Pattern of the variable's name at the start of a line such as `KUBELET_EXTRA_ARGS=-v=2 --max-pods=1`, in a file of environment variables
+or a unit file.
+"""
 _PASSED_ON = ("kubelet-arg", "kubelet-extra-args")
 """Flags of k3s, RKE2 and the start script of older EKS nodes, whose values are kubelet flags."""
 _COMMENT = re.compile(r"^[^\S\n]*[;#].*$", re.MULTILINE)
-"""Comment line. It begins with `#`, or in unit files also with a semicolon."""
+"""Pattern of a comment line, which begins with `#` or, in unit files, with `;`."""
 _FLAG = re.compile(r"""(?:^|[\s"'=\0])--[a-z][a-z0-9_-]+""")
 _YAML_LINE = re.compile(r"""^(?:---\s*$|\{|-\s|["']?[A-Za-z][\w./+-]*["']?\s*:(?:\s|$))""", re.MULTILINE)
 
@@ -85,7 +87,7 @@ def pair_flags(words: Iterable[str], line: int | None = None) -> tuple[Flag, ...
 
 
 def _pass_on(flags: Iterable[Flag]) -> Iterator[Flag]:
-    """Yield kubelet's flags. If a flag of k3s, RKE2 or EKS passes a flag on to kubelet, yield the latter."""
+    """Yield kubelet's flags. If the value of a k3s, RKE2 or EKS flag is a flag for kubelet, yield kubelet's flag in its place."""
     for flag in flags:
         match flag.name:
             case "kubelet-arg":
@@ -97,7 +99,7 @@ def _pass_on(flags: Iterable[Flag]) -> Iterator[Flag]:
 
 
 def read_argument(text: str, line: int | None) -> Flag:
-    """Read a flag as `name=value`, the notation of k3s."""
+    """Read a flag in the notation of k3s, `name=value`."""
     name, equals, value = text.removeprefix("--").partition("=")
     # In k3s, `name+=value` and `name-=value` change the value that k3s itself passes to a flag.
     return Flag(name.rstrip("+-"), value if equals else "true", line)

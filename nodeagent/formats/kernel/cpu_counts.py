@@ -69,8 +69,8 @@ def parse_cpu_counts(text: bytes) -> CpuCounts | None:
 def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterator[Increase]:
     """Yield the increase of each row between two samples, on these CPUs.
 
-    A CPU that came online between the samples is left out. A counter that was reset, because its interrupt number was freed, counts from 0.
-    An overflow is corrected.
+    A CPU that came online between the samples is left out. The kernel resets a counter when its interrupt number is freed; the increase is
+    then counted from 0. A 32-bit overflow is corrected.
     """
     for label, row in after.rows.items():
         earlier = before.rows.get(label)
@@ -92,7 +92,8 @@ def count_increases(before: CpuCounts, after: CpuCounts, cpus: CpuSet) -> Iterat
 
 
 def interrupt_kind(row: Increase, *, is_bound: bool) -> str:
-    """Return the kind of an interrupt, one of `INTERRUPT_KINDS`, for a container that doesn't request it.
+    """Return the kind of an interrupt, one of `INTERRUPT_KINDS`. The result is never `CLAIMED`, because the row doesn't tell whether a
+    container requested the device's interrupts.
 
     Args:
         row: the row of /proc/interrupts.

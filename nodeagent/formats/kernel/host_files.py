@@ -60,7 +60,7 @@ def path_of(setting: Setting) -> str:
 
 
 def place_of(setting: Setting) -> str:
-    """Return the file or kernel thread by which a request to the launcher names the setting."""
+    """Return the absolute path or the kernel thread that names the setting in a request to the launcher."""
     return f"thread {setting.name}" if setting.kind is SettingKind.THREAD else f"/{path_of(setting)}"
 
 

@@ -10,12 +10,12 @@ from nodeagent.formats.kernel.sysfs_sample import parse_cpu_mask
 
 SETUP = b"setup"
 UNBAN = b"settings cpus NULL"
-"""Request to restore irqbalance's own configuration."""
+"""Request to lift the ban, so that irqbalance uses the banned CPUs of its own configuration."""
 LEAVE_NONE = b"settings ban irqs NONE"
 MAX_REQUEST_BYTES = 500
 """Maximum length of a request. irqbalance would ignore the rest and ban only the CPUs read so far."""
 MAX_LIST_BYTES = 255
-"""Maximum length of a list of interrupts. Later versions of irqbalance ignore the rest."""
+"""Maximum length of a list of interrupts. Newer irqbalance versions ignore the rest."""
 _SETUP = re.compile(r"SLEEP \d{1,10} (?P<irqs>.* )?BANNED (?P<mask>[0-9a-f,]+)")
 _LEFT_ALONE = re.compile(r"\bIRQ (\d{1,10}) ")
 

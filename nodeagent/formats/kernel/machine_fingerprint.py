@@ -13,7 +13,7 @@ FINGERPRINT_FILES = (
     f"{HUGEPAGES}/hugepages-#kB/nr_hugepages",
     "proc/meminfo",
 )
-"""Files of the fingerprint in the notation of `WANTED`: about ten for each NUMA node, but none for single CPUs."""
+"""Files of the fingerprint, in the notation of `WANTED`.  There are about ten for each NUMA node, but none for single CPUs."""
 
 
 class MachineFingerprint(Struct, frozen=True):

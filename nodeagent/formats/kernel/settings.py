@@ -15,7 +15,7 @@ KUBEPODS = (f"{CGROUPS}/kubepods.slice/cgroup.events", f"{CGROUPS}/kubepods/cgro
 SYSTEMD = f"{CGROUPS}/init.scope/cgroup.events"
 """File that exists if the first process is systemd."""
 SERVICES = ("irqbalance", "kubelet", "numad", "tuned")
-"""Services that change settings that the agent relies on, or that move processes and interrupts."""
+"""Services that change settings on which the agent relies, or that move processes and interrupts to other CPUs."""
 
 SWAPS = "proc/swaps"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -105,6 +105,6 @@ def remove_unknown_parameters(cmdline: str) -> str:
 
 
 def parse_parameters(cmdline: str) -> Mapping[str, str]:
-    """Return the values by name. The last value of a repeated parameter counts, as for most kernel parameters."""
+    """Return the kernel parameters' values by name. The last value of a repeated parameter counts, as for most kernel parameters."""
     pairs = (word.partition("=") for word in cmdline.split())
     return {name: value for name, _, value in pairs}

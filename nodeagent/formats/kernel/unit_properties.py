@@ -1,4 +1,6 @@
-"""Parsers of `systemctl show`, paths of units' cgroups, and the record of the units' original properties."""
+"""Parsers of the output of `systemctl show`, paths of units' cgroups, and formatter and parser of the record of a unit's original
+properties.
+"""
 
 import json
 from collections.abc import Iterator

@@ -9,11 +9,11 @@ from nodeagent.core.model.idset import CpuSet, NumaSet
 from nodeagent.formats.kernel.cgroup_values import CgroupValueError, parse_flat_keyed
 
 _RESIDENT = ("anon", "file")
-"""Keys of memory.numa_stat for the memory of the processes themselves. Other keys are kernel memory or parts of these
-two.
+"""Keys of memory.numa_stat that make up the resident memory of processes. The other keys are kernel memory, or parts of these two values.
 """
 _RUN_TIME = 7
-"""Position, in a CPU's line, of the nanoseconds that tasks have run (sched-stats.rst). The idle task doesn't count."""
+"""Position of a CPU's run time in its line of /proc/schedstat (sched-stats.rst). The run time is in nanoseconds and excludes the idle task.
+"""
 
 
 class CpuStat(Struct, frozen=True):

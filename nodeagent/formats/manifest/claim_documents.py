@@ -1,5 +1,5 @@
-"""ResourceClaim, ResourceClaimTemplate and DeviceClass (resource.k8s.io/v1): read, written, and resolved for the pods
-that refer to them.
+"""Reader and formatter of ResourceClaim, ResourceClaimTemplate and DeviceClass documents (resource.k8s.io/v1). The requests in them are
+added to the pods that refer to the documents.
 """
 
 from collections import Counter
@@ -60,7 +60,9 @@ class ClaimDocument(Struct, frozen=True):
     """Selectors of a device class."""
     line: int | None = None
     is_whole: bool = True
-    """Whether the document is free of errors. A document with errors is ignored, but its name still counts as taken."""
+    """Whether the document is free of errors. An invalid document has no effect, but a later document with the same name has no effect,
+    either.
+    """
 
 
 def read_claim_document(document: Fields, kind: str) -> ClaimDocument:

@@ -149,7 +149,7 @@ def _parse_result(item: JsonValue) -> AllocatedDevice:
 
 
 def group_by_pod(recorded: Iterable[AllocatedClaim]) -> tuple[UnrecoveredPod, ...]:
-    """Group the recorded claims by the pods to which they are allocated."""
+    """Return the recorded claims by the pod for which each is reserved."""
     found: dict[str, UnrecoveredPod] = {}
     for claim in recorded:
         for holder in claim.holders:

@@ -1,7 +1,7 @@
 """Encoder and decoder of parsed manifests, so that a restarted agent doesn't parse them again.
 
-The encoded text includes the content of each file, so the agent detects changed files by content and not by time. Only the same version of
-the program can decode the text.
+The encoded text includes the content of each file, so the agent detects changed files by content and not by time. Only the program version
+that encoded the text can decode it.
 """
 
 from collections.abc import Mapping

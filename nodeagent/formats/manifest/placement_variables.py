@@ -17,8 +17,8 @@ EXCLUSIVE_CPUS = "NODEAGENT_EXCLUSIVE_CPUS"
 SHARED_CPUS = "NODEAGENT_SHARED_CPUS"
 MEMORY_NODES = "NODEAGENT_MEMORY_NODES"
 DEVICES = "NODEAGENT_DEVICES"
-"""PCI addresses, or other IDs, of the container's devices. A variable with _ and a resource's name appended has the
-devices of this resource only.
+"""PCI addresses, or other IDs, of the container's devices. If `_` and a resource's name are appended, the variable lists only the devices
+of this resource.
 """
 DEVICE_NAMES = "NODEAGENT_DEVICE_NAMES"
 """Kernel names of the container's devices, such as `eth0`."""
@@ -41,7 +41,8 @@ def placement_variables(placement: ContainerPlacement) -> tuple[tuple[str, str],
 def device_variables(devices: tuple[HeldDevice, ...]) -> Iterator[tuple[str, str]]:
     """Yield the variables that describe a container's devices.
 
-    Names with special characters of a shell are left out, because a user who may rename an interface could choose such a name.
+    Names with shell metacharacters are left out, because a user who may rename an interface could choose such a name to inject commands
+    into a shell.
     """
     from nodeagent.formats.syntax.resource_names import variable_part  # noqa: PLC0415 - few containers have devices
 

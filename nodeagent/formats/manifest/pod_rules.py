@@ -1,5 +1,5 @@
-"""The API server's rules for a pod's values, and the agent's additional rules, for instance because names become
-directories.
+"""Checks of a pod's values by the API server's rules and by additional rules of the agent, for instance because the agent uses names as
+directory names.
 
 The checked Pod has its defaults applied. An error is reported with its path in the manifest, not with its line.
 """

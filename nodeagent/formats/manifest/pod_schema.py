@@ -10,7 +10,7 @@ CLAIM_KINDS = CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate",
 """Kinds of documents that a manifest may have in addition to pods."""
 
 METADATA_SILENT = ("labels",)
-"""Fields that aren't logged as unused, because they never have an effect on a node."""
+"""Metadata fields that aren't logged as unused, because no node ever uses them."""
 
 EXCLUSIVE_CPUS = f"exclusive-cpus.{ANNOTATION_DOMAIN}"
 """Annotation with the number of exclusive CPUs within the CPU request of the container in the key."""
