@@ -46,18 +46,17 @@ class Observation(Struct, frozen=True):
     strays: Mapping[str, int] = field(default_factory=dict)
     """PIDs of containers' main processes that run outside their container's cgroup, by the path of the container's cgroup."""
     beside: Mapping[str, int] = field(default_factory=dict)
-    """PIDs of processes that are directly in a container's cgroup, by its path. Processes started by the agent or
-    `nodeagent exec` are in child cgroups.
+    """PIDs of processes that are directly in a container's cgroup, by the cgroup's path. Another program has put them there, because the
+    agent and `nodeagent exec` start processes in child cgroups.
     """
     host: HostProcesses | None = None
     """Host processes. None means that they were not observed."""
 
 
 class NodeView(Struct, frozen=True, dict=True):
-    """State of a node: the machine, the configuration and the allocations. The running agent creates it after each
-    turn.
+    """State of a node: the machine, the configuration and the allocations. The running agent creates the view after each turn.
 
-    Without a running agent, a command creates it from the saved state and from the machine.
+    Without a running agent, a command creates the view from the saved state and from the machine.
     """
 
     node: KnownNode
@@ -78,13 +77,13 @@ class NodeView(Struct, frozen=True, dict=True):
     unchanged.
     """
     policies: Mapping[str, str] | None = None
-    """Policies with which the state was saved. None means that these are the configured policies."""
+    """Policies with which the state was saved. None means that they equal the configured policies."""
     is_live: bool = False
     """Whether the view comes from the running agent. Otherwise it was read from the agent's files."""
     is_ready: bool = False
     """Whether the agent completed its last turn, saved the state, and reached the launcher."""
     is_here: bool = True
-    """Whether this program runs on the node. The processes of a copied node can't be observed."""
+    """Whether the command runs on the node itself. Otherwise it reads copied files, and the node's processes can't be observed."""
     is_agent_known: bool = True
     """Whether the view contains data of an agent. Otherwise it contains only the machine."""
     hostname: str = ""
@@ -110,7 +109,7 @@ class NodeView(Struct, frozen=True, dict=True):
         return self.observation or Observation()
 
     def cgroup_of(self, path: str) -> str:
-        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is the result of
+        """Return the path of a container's cgroup, relative to the pods' cgroup. `path` is the container's path from
         `PodEntry.container_path`.
 
         Cgroups of systemd units and of container runtimes are outside the pods' cgroup, so their paths start with
@@ -121,7 +120,7 @@ class NodeView(Struct, frozen=True, dict=True):
         return path if where is None else f"{'../' * above}{where}"
 
     def cgroup_name(self, path: str) -> str:
-        """Return the name of a container's cgroup in /proc/PID/cgroup. `path` is as in `cgroup_of`."""
+        """Return a container's cgroup as /proc/PID/cgroup names it. `path` is the container's path from `PodEntry.container_path`."""
         where = self._path_outside(path)
         return f"{self._pods_cgroup}/{path}" if where is None else f"/{where}"
 

@@ -63,7 +63,7 @@ class DecodedPod(Struct, frozen=True):
 
 
 class _PodIdentity(Struct, frozen=True):
-    """The user and group of a `securityContext`."""
+    """User and group from a `securityContext`."""
 
     user: int | None = None
     group: int | None = None
@@ -77,9 +77,9 @@ class PodReader:
         """Choose the strictness of the reader.
 
         Args:
-            strict: unknown fields are errors. Otherwise (scenarios, the agent's own state) only the used fields are read.
-            typed: apiVersion and kind are required (items of a PodList may lack them).
-            is_run: fields that the agent can't run a pod with are errors. Otherwise they are only listed.
+            strict: whether unknown fields are errors. Otherwise, as for scenarios and the agent's own state, unused fields are ignored.
+            typed: whether apiVersion and kind are required. Items of a PodList may lack both fields.
+            is_run: whether fields that prevent the agent from running the pod are errors. Otherwise these fields are only listed.
         """
         self._strict = strict
         self._typed = typed

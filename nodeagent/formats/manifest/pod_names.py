@@ -28,7 +28,7 @@ def find_pods(state: NodeState, name: str, listed_by: str = LISTED_BY) -> tuple[
 
 
 def find_pod(state: NodeState, name: str, listed_by: str = LISTED_BY) -> PodEntry:
-    """Find one pod by UID, namespace/name or name, with the arguments of `find_pods`.
+    """Find the only pod with a UID, namespace/name or name. `listed_by` is the command that lists this node's pods.
 
     Raises:
         UnknownPodError: no pod has this name, or several pods have it.

@@ -1,4 +1,4 @@
-"""Probable mistakes in a valid manifest: fields without effect here, and amounts that lack their unit or are not whole."""
+"""Probable mistakes in a valid manifest: fields without effect here, amounts that lack their unit, and amounts that must be rounded."""
 
 import re
 from collections.abc import Callable

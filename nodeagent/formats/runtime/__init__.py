@@ -1,5 +1,4 @@
-"""NRI, the Node Resource Interface of containerd and CRI-O: converts bytes of its socket to typed calls, and answers to
-bytes.
+"""NRI, the Node Resource Interface of containerd and CRI-O: conversion of the socket's bytes to typed calls, and of answers to bytes.
 
 `mux` and `ttrpc` have the frames, `messages` the tables, and `calls` converts single calls to the values of
 core/model/nri.py and back. Only an agent that serves a container runtime loads this package.

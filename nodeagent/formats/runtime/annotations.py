@@ -1,4 +1,4 @@
-"""Reads the agent's annotations of a container runtime's pod, with values that NRI doesn't report.
+"""Reader of the agent's annotations of a container runtime's pod. The annotations contain values that NRI doesn't report.
 
     nodeagent.io/containers: "setup=init, proxy=sidecar, worker"   all containers of the pod, in order
     requests.nodeagent.io/worker: "cpu=1500m, memory=2Gi"          all requests of a container, as in its `resources`

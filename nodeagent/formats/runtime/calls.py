@@ -45,7 +45,7 @@ _SHIPPED = {
     ),
     "cri-o": (((1, 35, 0), (0, 11, 0)), ((1, 34, 0), (0, 10, 0))),
 }
-"""Versions of NRI by runtime name, each with the first runtime version that has it, newest first."""
+"""Pairs of a runtime version and the NRI version that this runtime introduced, newest first, by runtime name."""
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])")
 
 
@@ -68,7 +68,7 @@ class Synchronize(Struct, frozen=True):
 
 
 class Shutdown(Struct, frozen=True):
-    """Call by which the runtime announces that it shuts down."""
+    """Call in which the runtime announces that it is shutting down."""
 
 
 RuntimeCall = Configure | Synchronize | Shutdown | Call

@@ -1,4 +1,4 @@
-"""kubelet's pods API: encodes the request for one pod, and decodes the answer into a KubeletPod.
+"""kubelet's pods API: encoder of the request for one pod, and decoder of the answer as a KubeletPod.
 
 The API (KEP-4188) is on by default in kubelet 1.37. Its messages are those of kubernetes/kubernetes,
 staging/src/k8s.io/kubelet/pkg/apis/pods/v1alpha1/api.proto, where `bytes pod` is a v1.Pod in protobuf. The numbers of

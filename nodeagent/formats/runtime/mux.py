@@ -1,7 +1,7 @@
 """The lowest layer of NRI's socket: frames with the data of several connections.
 
-A frame has a connection (u32, big-endian), a length (u32), and as many bytes. A ttrpc frame may be split over several
-such frames, at any byte.
+A frame consists of a connection number (u32, big-endian), a length (u32), and a payload of this length. A ttrpc frame may be split over
+several such frames, at any byte.
 """
 
 import struct
@@ -39,7 +39,7 @@ def encode_frames(connection: int, message: bytes) -> bytes:
 
 
 class Reassembly:
-    """Joins pieces of a socket's data to ttrpc frames. At most one unfinished frame is kept for each connection.
+    """Decoder that joins pieces of a socket's data into ttrpc frames. At most one unfinished frame is kept for each connection.
 
     Data of connections other than PLUGIN_SERVICE and RUNTIME_SERVICE are skipped, as in the runtime.
     """

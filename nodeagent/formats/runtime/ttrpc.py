@@ -1,7 +1,7 @@
 """ttrpc's frames, requests and responses (https://github.com/containerd/ttrpc, PROTOCOL.md), for unary calls only.
 
-A frame has the length of the data (u32, big-endian), the stream (u32, odd if the caller opened it), type (u8), flags
-(u8) and data.
+A frame consists of the data's length (u32, big-endian), the stream's ID (u32, odd if the caller opened the stream), a type (u8), flags (u8)
+and the data.
 """
 
 import struct

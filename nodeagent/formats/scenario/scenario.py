@@ -1,5 +1,5 @@
-"""Scenarios of `nodeagent simulate`: reads machine, configuration and pod events from JSON, and formats the resulting
-states as documents.
+"""Scenarios of `nodeagent simulate`: reader of the machine, configuration and pod events from JSON, and formatter of the resulting states
+as documents.
 
 Scenarios have the same format as the decision vectors (see docs). This module only reads and writes them, and makes no decisions.
 """
@@ -54,7 +54,7 @@ RUNNING_ALL, RUNNING_APPS, RUNNING_NONE = RUNNING = "all", "apps", "none"
 
 
 class ScenarioError(NodeAgentError):
-    """A scenario can't be replayed. The message contains a line for each finding, with the finding's place."""
+    """A scenario can't be replayed. The message contains a line for each finding, with the finding's path in the document."""
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -81,8 +81,8 @@ class ScenarioStep(Struct, frozen=True):
     seconds: int = 0
     """Seconds that pass before a step `nodeStatus`."""
     plugin_times: tuple[tuple[str, str], ...] = ()
-    """Times at which plugins register at a restart (one of PLUGIN_TIMES), by resource. The entry with an empty resource is for all other
-    plugins.
+    """Times at which plugins register at a restart (one of PLUGIN_TIMES), by resource. The entry with an empty resource name applies to all
+    other plugins.
     """
     running: str | tuple[tuple[str, str], ...] = RUNNING_ALL
     """Containers that run during a restart: one of RUNNING, or pairs of pod UID and container name."""
@@ -229,7 +229,7 @@ def _read_part(problems: list[str], read: Callable[[], T]) -> T | None:
 
 
 def _read_step(fields: Fields) -> ScenarioStep:
-    """Read a step without its pod."""
+    """Read a step of the scenario, except for the pod of a step `add`."""
     if not fields.has("op"):
         fields.report("op", f"is required: one of {', '.join(OPERATIONS)}")
     op = fields.one_of("op", OPERATIONS) or ""

@@ -1,4 +1,4 @@
-"""Go's notation for durations (`10s`, `1m30s`, `1.5h`; see time.ParseDuration), parsed into whole nanoseconds."""
+"""Parser of Go's notation for durations (`10s`, `1m30s`, `1.5h`; see time.ParseDuration) into whole nanoseconds."""
 
 import re
 

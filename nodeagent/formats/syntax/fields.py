@@ -24,12 +24,12 @@ _SIMILAR, _MISTYPED = 0.6, 0.8
 
 
 class Fields:
-    """Reader of one object. `close` reports every field that was neither read nor declared unused."""
+    """Reader of one object. `close` reports every field that was neither read nor passed to `unused`."""
 
     def __init__(
         self, node: MapNode, path: str, findings: Findings, *, keyed: bool = False, secret: bool = False
     ) -> None:
-        """Start reading `node`.
+        """Create a reader of `node`.
 
         Args:
             node: the object.
@@ -77,7 +77,7 @@ class Fields:
         self._findings.add(self.line_of(key), self.at(key), "" if value is None else shown(value), allowed, words)
 
     def _node(self, key: str) -> TreeNode | None:
-        """Return the value of a field and mark the field as known."""
+        """Return the value of a field, and mark the field as known, so that `close` doesn't report the field."""
         self.known.add(key)
         return self._values.get(key)
 
@@ -234,7 +234,7 @@ class Fields:
         return Resources.of({name: amount for name, amount in amounts.items() if amount is not None})
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Report each of these fields that has a value, with the reason for the refusal."""
+        """Report an error for each of these fields that has a value. `reasons` gives the reason for each field."""
         for key, reason in reasons.items():
             node = self._node(key)
             if node is not None and not _is_empty(node):

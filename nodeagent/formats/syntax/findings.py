@@ -25,7 +25,7 @@ class Finding(Struct, frozen=True, order=True):
     field: str
     """Path in Kubernetes' notation, such as `spec.containers[0].resources.limits[cpu]`. Empty means the whole document."""
     value: str
-    """Wrong value, shortened and with control characters escaped. Empty if the value doesn't help or is secret."""
+    """Wrong value, shortened and with control characters escaped. Empty if the value would not help the author or is secret."""
     allowed: str
     words: str = ""
     """Kubelet's message for this error. Empty if the wrong value and the allowed values say enough."""
@@ -96,7 +96,7 @@ class Findings:
         return frozenset(self._fields - {""})
 
     def full(self) -> bool:
-        """Tell whether the collection has MAX_FINDINGS findings. Further findings are only counted."""
+        """Tell whether the collection has reached MAX_FINDINGS. Further findings are only counted."""
         return len(self._found) >= MAX_FINDINGS
 
     def __bool__(self) -> bool:

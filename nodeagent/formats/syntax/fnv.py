@@ -18,7 +18,7 @@ def _state_after(byte: int) -> int:
 
 
 _BEGINNINGS = {_state_after(byte) & 0xFF: (bytes([byte]), _state_after(byte)) for byte in range(256)}
-"""Input that leads from the basis to a state with a certain low byte, and this state, by the low byte."""
+"""One-byte input after which the hash state has a certain low byte, and this state, by the low byte."""
 
 
 class Piece:
@@ -51,7 +51,7 @@ Text = str | tuple[Piece, ...]
 
 
 _MOST_PIECES, _MOST_BYTES = 8, 1024
-"""Maximum number of pieces, and of bytes, for which a text is hashed faster as a whole than piece by piece."""
+"""Maximum number of pieces and of bytes up to which a text is hashed as a whole, because this is faster than piece by piece."""
 
 
 def fnv1a_32(*texts: Text) -> int:

@@ -1,4 +1,4 @@
-"""JSON text read into trees with line numbers, within the limits of formats/syntax/yaml_tree.py.
+"""Reader of JSON text into trees with line numbers, with the limits of formats/syntax/yaml_tree.py.
 
 JSON needs its own reader, because the YAML reader treats escaped surrogate pairs, tabs as indentation and numbers such as 1e3 differently.
 """

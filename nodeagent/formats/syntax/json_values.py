@@ -1,4 +1,4 @@
-"""Typed reading of decoded JSON written by a program. The first value of the wrong type is reported with its path.
+"""Typed reader of decoded JSON that a program wrote. The first value of the wrong type is reported with its path.
 
 For text written by people, use formats/syntax/fields.py, which reports all errors at once.
 """

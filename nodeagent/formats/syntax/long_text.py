@@ -1,5 +1,4 @@
-"""Long texts assembled from the pods of a state. Each pod contributes a piece, and the pieces are joined once at the
-end.
+"""Long texts with a piece for each pod of a state. The pieces are joined once at the end.
 
 A state usually differs from the previous state in only one pod, so nearly all pieces are cached (core/model/podmap.py).
 Only the result is copied as a long text.
@@ -15,8 +14,8 @@ _PIECE = 2048
 """Maximum total length, in characters, up to which two neighbouring pieces are joined into one."""
 
 Pieces = tuple[tuple[str, ...], tuple[Piece, ...]]
-"""Pieces of two texts, in the order of the pods: of the text for the file, to be joined by commas, and of the text that the checksum is
-computed from, to be joined by spaces.
+"""Pieces of two texts, in the order of the pods. The first pieces form the file's text, joined by commas. The second pieces form the text
+whose checksum is computed, joined by spaces.
 """
 
 NO_PIECES: Pieces = ((), ())

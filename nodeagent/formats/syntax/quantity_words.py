@@ -22,7 +22,7 @@ def explain_no_quantity(text: str) -> str:
 
 
 def find_meant(text: str) -> tuple[str, ...]:
-    """Return the quantities that a number with a wrong unit may mean, with a binary unit last."""
+    """Return the quantities that the author of a number with an invalid unit may have meant. The quantity with a binary unit comes last."""
     found = _WITH_UNIT.fullmatch(text)
     if found is None:
         return ()

@@ -1,4 +1,4 @@
-"""Quiet settings as text, in the configuration's profiles and in the pods' annotation (`quiet, idleLatency=2us, boost=false`)."""
+"""Reader and formatter of quiet settings in the configuration's profiles and in pod annotations (`quiet, idleLatency=2us, boost=false`)."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""YAML text read into trees with line numbers, within limits on size, depth, nodes and aliases.
+"""Reader of YAML text into trees with line numbers, with limits on size, depth, nodes and aliases.
 
 This module reads the parser's events instead of using PyYAML's composer, which recurses per level and expands `a: &a
 [*a]` forever.
@@ -37,7 +37,7 @@ def _show_tag(tag: str) -> str:
 
 
 class _Open(Struct):
-    """A collection that has not been read to its end yet."""
+    """A mapping or sequence whose end event has not been read."""
 
     line: int
     anchor: str | None

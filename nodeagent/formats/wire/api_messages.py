@@ -3,8 +3,8 @@
 Request: `{"op": …, arguments…}`. Reply: `{"ok": true, "result": …}` or
 `{"ok": false, "error": {"message": …, "hint": …}}`.
 
-`nodeagent job` must start fast and loads this module. The module therefore imports only the C parts of `json`, because the Python parts
-import regular expressions, which load slowly.
+`nodeagent job` loads this module and must start fast. The module therefore imports only the C parts of `json`: the Python parts import
+`re`, which loads slowly.
 """
 
 from __future__ import annotations

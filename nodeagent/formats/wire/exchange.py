@@ -15,7 +15,7 @@ class Broken(enum.Enum):
 
 
 class Bounds(Struct, frozen=True):
-    """Limits of a server: for each connection, and for the number of connections."""
+    """Limits of a server on each connection and on the number of connections."""
 
     connections: int
     request_bytes: int

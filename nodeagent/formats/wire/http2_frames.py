@@ -8,8 +8,8 @@ _HEAD_BYTES = 9
 
 
 class FrameBound:
-    """Checker of frame lengths, because h2 itself reads a frame of up to 16 MiB completely before refusing the frame. `before` is
-    the number of bytes that precede the first frame.
+    """Checker of frame lengths, because h2 itself reads a frame of up to 16 MiB completely before refusing the frame. `before` is the
+    number of received bytes before the first frame, such as the length of `PREFACE`.
     """
 
     def __init__(self, before: int = 0) -> None:

@@ -131,14 +131,14 @@ class StartFailed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """Answer of the launcher to a request that it refuses, with an error code and a text for users."""
+    """Refusal of a request by the launcher, with an error code and a text for users."""
 
     code: str
     message: str
 
 
 class Page(Struct, frozen=True):
-    """A part of the launcher's list of runs. If `more` is set, the next request needs this page's token."""
+    """A part of the launcher's list of runs. If `more` is set, a request with this page's token returns the next part."""
 
     statuses: tuple[RunStatus, ...]
     more: bool
@@ -255,7 +255,9 @@ def decode_signal(packet: bytes) -> bool | Refused:
 
 
 def decode_ack(packet: bytes) -> tuple[str, ...] | Refused:
-    """Decode the IDs that the launcher has now forgotten. IDs of running processes and unknown IDs are not included."""
+    """Decode the answer to an acknowledgement: the IDs of runs that the launcher has now forgotten. IDs of running processes and unknown
+    IDs are not included.
+    """
     return _decode(packet, lambda answer: answer.field("acked").each(JsonValue.text))
 
 
@@ -270,17 +272,17 @@ def decode_partition(packet: bytes) -> Refused | None:
 
 
 def decode_gather(packet: bytes) -> int | Refused:
-    """Decode the number of threads whose affinity the launcher changed (`encode_gather`)."""
+    """Decode the answer to a gather request: the number of threads whose affinity the launcher changed."""
     return _decode(packet, lambda answer: answer.field("gathered").whole())
 
 
 def decode_host(packet: bytes) -> tuple[str | None, ...] | Refused:
-    """Decode the reason for the failure of each write. None means success."""
+    """Decode the answer to a request to write host settings: the error of each write. None means success."""
     return _decode(packet, lambda answer: answer.field("results").each(lambda item: item.or_none(JsonValue.text)))
 
 
 def decode_tell(packet: bytes) -> bool | Refused:
-    """Decode whether the launcher could write the line to the terminal."""
+    """Decode the answer to a request to write a line: whether the launcher wrote the line to the terminal."""
     return _decode(packet, lambda answer: answer.field("told").flag())
 
 

@@ -112,8 +112,8 @@ def list_allocatable(node: NodeRules, promises: Promises, pools: "tuple[DevicePo
 
 
 def _format_pod(entry: PodEntry, promises: Promises, node: str) -> Value:
-    """Return the message of a pod. Init containers that end aren't listed. A container that shares pod-level resources
-    has no resources itself.
+    """Return the message of a pod. Init containers other than sidecars aren't listed, because they end before the app containers start. A
+    container that shares pod-level resources has no resources itself.
     """
     held = promises.of_pod(entry.pod.uid)
     is_divided = held.of(CpuHoldings).pod_cpus is not None or held.of(MemoryHoldings).pod_memory is not None

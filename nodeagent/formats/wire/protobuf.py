@@ -1,4 +1,5 @@
-"""Protocol buffers (proto3) driven by tables: bytes ↔ mappings of plain values, without generated code.
+"""Encoder and decoder of protocol buffers (proto3). Tables describe the messages, so no generated code is needed. A decoded message is a
+mapping of plain values.
 
 https://protobuf.dev/programming-guides/encoding/. A missing field reads as its default: 0, False, "", b"", (), {}; None
 for a message.
