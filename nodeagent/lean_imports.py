@@ -1,4 +1,4 @@
-"""Imports of packages without dependencies that nodeagent doesn't need."""
+"""Context managers in which a package is imported without those of its dependencies that nodeagent doesn't need."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def without(package: str) -> Iterator[None]:
 
 
 class _Placeholder(ModuleType):
-    """Module in which each name is a class without content."""
+    """Substitute for a module. Each of its attributes is an empty class."""
 
     def __getattr__(self, name: str) -> type:
         return type(name, (), {})

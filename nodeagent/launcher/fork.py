@@ -23,7 +23,7 @@ _syscall.restype = ctypes.c_long
 
 
 def creates_in_cgroups(release: str) -> bool:
-    """Return whether a kernel release gives a process that is created in a cgroup the cgroup's CPUs and memory nodes.
+    """Return whether, with this kernel release, a process that is created in a cgroup gets the cgroup's CPUs and memory nodes.
 
     Before 6.4, the process may have the CPUs and memory nodes of its parent (cpuset_fork in kernel/cgroup/cpuset.c).
     """

@@ -1,6 +1,6 @@
-"""Parser of requests. It checks only what the launcher's own safety requires.
+"""Parser of requests to the launcher. It checks only values that could endanger the launcher itself.
 
-With any other error in a request, only the container's process fails.
+Any other error in a request affects only the container's process, whose start then fails.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Starting:
 
 @dataclasses.dataclass(slots=True)
 class Stop:
-    """An ongoing stop of all processes. Times are in seconds of the monotonic clock."""
+    """State of an ongoing stop of all processes. Times are in seconds of the monotonic clock."""
 
     began: float
     ends: float  # time at which the launcher gives up on processes that are still alive
@@ -310,8 +310,8 @@ class Launcher:
         return pid
 
     def finish_start(self, starting: Starting) -> None:
-        """Finish a start after the child process has executed its command, which closes the pipe to the child, or has reported a failure
-        through the pipe.
+        """Finish a start if its outcome is known. The child's end of `link` is closed when the child executes the command. Before that, the
+        child reports a failure through `link`.
         """
         run, failure = starting.run, starting.failure
         if self.starting.get(run.id) is not starting:
@@ -385,7 +385,7 @@ class Launcher:
         log("stopped", left=[run.id for run in self.list_alive()])
 
     def reexec(self) -> None:
-        """Execute the launcher's program anew in this process (exec), for instance after an upgrade. Child processes are kept."""
+        """Replace this process's program with the installed launcher (exec), for instance after an upgrade. Child processes are kept."""
         self.asked.reexec = False
         log("reexec", pid=os.getpid())
         # the new program has no handlers for these signals yet, so a signal would end it
@@ -459,9 +459,9 @@ def write_host(write: FileWrite | ThreadMove) -> str | None:
 
 
 def write_to_terminal(session: int, ticks: int, line: str) -> bool:
-    """Write a line to the pseudoterminal of a session without waiting for room. Return False if that is impossible, if the leader started
-    after `ticks`, if the terminal is another user's, or if the leader sees another device there. A container has pseudoterminals of its own
-    with the same numbers, and so has each user who mounts a devpts in a namespace.
+    """Write a line to the pseudoterminal of a session without blocking. Return False if that is impossible, if the leader started after
+    `ticks`, if the terminal is another user's, or if the leader sees another device there. A container has pseudoterminals of its own with
+    the same numbers, and so has each user who mounts a devpts in a namespace.
     """
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = read_stat_fields(session)

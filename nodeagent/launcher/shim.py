@@ -32,8 +32,8 @@ def list_handled_signals() -> tuple[int, ...]:
 
 
 def become_process(order: Order, root: Path | None, journal: str, link: int, *, is_inside: bool) -> NoReturn:
-    """Execute the container's command. If a stage fails, send its name through the link. `is_inside` says whether this process was created
-    in the container's cgroup.
+    """Execute the container's command. If a stage fails, send the stage's name through the socket `link`. `is_inside` tells whether this
+    process was created in the container's cgroup.
 
     When this function is called, the signals that the launcher handles are blocked.
     """

@@ -19,7 +19,7 @@ _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 
 
 class PlacementReader:
-    """Reader of one object's fields. The names of policies and options are left to the managers to check."""
+    """Reader of one object's placement fields. The managers, not this reader, check the names of policies and options."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields

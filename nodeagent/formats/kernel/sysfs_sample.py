@@ -53,9 +53,7 @@ WANTED = (
     "proc/cpuinfo",
     "proc/meminfo",
 )
-"""Files that discovery reads, below the root. `#` is a decimal number. A path with a final `/` stands for a name
-only, so it isn't opened.
-"""
+"""Files that discovery reads, below the root. `#` is a decimal number. A path with a final `/` is a name to list, and isn't opened."""
 
 FIRMWARE_ANSWERS = "/acpi_cppc/"
 """Part of a path that marks files for which the kernel asks the firmware at each read. Such a file counts as missing if reading fails.

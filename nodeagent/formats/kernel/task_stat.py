@@ -27,9 +27,7 @@ class TaskStat(Struct, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is a zombie or dead. After the end of its main thread, a process lives as long as another
-        thread of the process.
-        """
+        """Whether the process is a zombie or dead. A process whose main thread has exited isn't dead while another of its threads runs."""
         return self.state in {"Z", "X", "x"} and self.threads <= 1
 
     @property

@@ -83,8 +83,8 @@ def parse_manifest(
 ) -> "tuple[ManifestPod | ClaimDocument | RefusedPod, ...]":
     """Parse a manifest: v1 Pods, Lists of them, and the documents of their resource claims.
 
-    A text that can't be read results in one refusal. So does a text without documents, because a truncated or
-    unfinished file must not end pods. To end all pods of a file, write an empty List.
+    A text that can't be read, or has no documents, results in one RefusedPod, because a truncated or unfinished file must not end pods. To
+    end all pods of a file, a user writes an empty List.
 
     Args:
         content: YAML or JSON, possibly several documents.

@@ -1,4 +1,4 @@
-"""A pinned systemd unit as a pod with one container."""
+"""Conversion of a pinned systemd unit to a pod with one container."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def unit_manifest(
         numa_node: the number of the required NUMA node. None means any.
         core_class: the required class of the unit's exclusive CPUs. None means any.
         near: the devices whose NUMA nodes are preferred. None means no preference.
-        gives_back: release the unit's CPUs and memory while the unit isn't active.
+        gives_back: whether to release the unit's CPUs and memory while the unit is inactive.
     """
     asked = {
         f"{UNIT}/{UNIT_CONTAINER}": unit,

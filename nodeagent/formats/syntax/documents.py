@@ -16,7 +16,7 @@ _JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*\{")
 def read_documents(content: bytes, findings: Findings) -> tuple[TreeNode, ...] | None:
     """Read all documents. Text that starts with `{` is JSON, everything else YAML (apimachinery's util/yaml.ToJSON).
 
-    Several documents in braces are YAML, because a line of JSON can't be YAML's separator.
+    A text with YAML's document separator is YAML even if it starts with `{`, because JSON has no such line.
 
     Returns:
         None if the text can't be read to its end.

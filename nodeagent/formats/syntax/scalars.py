@@ -1,4 +1,4 @@
-"""The meaning of an unquoted YAML scalar in Kubernetes.
+"""Rules for the type and the value of an unquoted YAML scalar, as in Kubernetes.
 
 Source: sigs.k8s.io/yaml turns YAML into JSON with its fork of go-yaml v2 (resolve.go). Its rules are those of YAML 1.1
 without base 60 and with Go's integer prefixes: `yes`, `on` and even `y` are booleans, `010` is 8, `1_000` is 1000,

@@ -1,5 +1,4 @@
-"""Short descriptions of a machine, such as `2s.2n.8c.2t`, parsed into a Topology. Used to try out machines that aren't
-available.
+"""Parser of short descriptions of a machine, such as `2s.2n.8c.2t`. Users try out machines that aren't available with such descriptions.
 
 Each number is per parent: sockets, NUMA nodes per socket, level-3 caches per node, cores per cache (or node), threads
 per core. The last number is efficiency cores per node, which have one thread and no level-3 cache. If there are any,

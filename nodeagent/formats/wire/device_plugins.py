@@ -1,4 +1,4 @@
-"""kubelet's device plugin API, v1beta1: its messages as tables, decoded into values.
+"""Messages of kubelet's device plugin API v1beta1, as tables, and decoders of these messages.
 
 Names and numbers are those of k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, without unused parts.
 """

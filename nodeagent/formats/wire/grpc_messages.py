@@ -1,4 +1,4 @@
-"""The parts of gRPC over HTTP/2 for calls with one request and one answer: statuses and message frames.
+"""Statuses and message frames of gRPC over HTTP/2, for calls with one request and one answer.
 
 https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 """

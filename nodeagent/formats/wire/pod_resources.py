@@ -1,4 +1,4 @@
-"""kubelet's PodResources API, v1: its messages as tables, and the node's allocations as such messages.
+"""Messages of kubelet's PodResources API v1, as tables, and formatters of the node's allocations as these messages.
 
 Field names and numbers are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto. The selection of pods,
 containers and CPUs follows kubelet's server (pkg/kubelet/apis/podresources/server_v1.go), with the pod-level fields of
@@ -82,8 +82,8 @@ Value = dict[str, Any]
 
 
 def list_pods(state: NodeState, node: str) -> Value:
-    """Return the answer to List, with the pods that have allocations, in the order of admission. `node` is the name of the pool
-    of claimed devices.
+    """Return the answer to List, with the pods that have allocations, in the order of admission. `node` is the node's name, which is also
+    the pool name of claimed devices.
     """
     return {"pod_resources": [_format_pod(entry, state.promises, node) for entry in state.entries if entry.is_active]}
 
