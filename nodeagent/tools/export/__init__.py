@@ -1,1 +1,1 @@
-"""The machine in the formats of other programs: SVG, hwloc XML, NodeResourceTopology, ResourceSlice."""
+"""Formatters of the machine for other programs: SVG, hwloc XML, NodeResourceTopology, ResourceSlice."""

@@ -1,4 +1,4 @@
-"""The machine as hwloc's XML (format 2) for lstopo and other programs with hwloc: `nodeagent topology -o hwloc-xml`.
+"""Formatter of the machine as hwloc's XML (format 2) for lstopo and other programs with hwloc: `nodeagent topology -o hwloc-xml`.
 
 hwloc needs a tree. A box that overlaps another box only in part, such as a cache over two NUMA nodes, is therefore left out.
 """
@@ -43,7 +43,9 @@ class _Object(Struct):
         return True
 
     def find_holder(self, cpus: CpuSet) -> "_Object":
-        """Return the outermost box with exactly these CPUs. If there is none, return the innermost box that contains the CPUs."""
+        """Return the outermost box with exactly these CPUs. If no box has exactly these CPUs, return the innermost box that contains all of
+        them.
+        """
         if self.cpus == cpus:
             return self
         below = next((child for child in self.children if cpus <= child.cpus), None) if cpus else None
@@ -108,9 +110,7 @@ def _build_tree(topology: Topology, owner: Mapping[int, str]) -> _Object:
 
 
 def _find_caches(topology: Topology) -> Iterator[_Object]:
-    """Yield the caches from the outermost level inwards. Within a level, the data cache is before the instruction cache, which is also the
-    order in hwloc.
-    """
+    """Yield the caches from the outermost level inwards. Within a level, the data cache comes before the instruction cache, as in hwloc."""
     l3 = (Cache(3, "unified", cpus) for cpus in topology.l3)
     for cache in sorted((*l3, *topology.caches), key=lambda cache: -cache.level):
         cpus = cache.cpus & topology.online

@@ -1,4 +1,4 @@
-"""A node's resources per NUMA node, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
+"""Formatter of a node's resources per NUMA node, for Kubernetes' schedulers: `nodeagent topology -o nrt`.
 
 The NodeResourceTopology (topology.node.k8s.io/v1alpha2) is like the objects that exporters create from kubelet's PodResources. Containers
 without exclusive CPUs aren't counted in any zone. A resource that no manager allocates by NUMA node is listed with the allocatable amount

@@ -1,4 +1,4 @@
-"""A node's devices for Kubernetes' dynamic resource allocation: `nodeagent topology -o resourceslice`.
+"""Formatter of a node's devices for Kubernetes' dynamic resource allocation: `nodeagent topology -o resourceslice`.
 
 The ResourceSlices (resource.k8s.io/v1) use the names and attributes of existing drivers: single CPUs, as dra-driver-cpu lists them in its
 individual mode, memory by NUMA node, cards by PCI address. Slices don't show which devices are in use, because the claims show the
@@ -17,7 +17,7 @@ from nodeagent.core.resources.claims.inventory import DRIVERS, Value, claimable
 Document = dict[str, Any]
 API_VERSION, KIND = "resource.k8s.io/v1", "ResourceSlice"
 MOST_DEVICES = 128
-"""Largest number of devices in a slice (ResourceSliceMaxDevices)."""
+"""Maximum number of devices in a slice (ResourceSliceMaxDevices)."""
 _MOST_LISTED = 32
 """Maximum number of values in one list. A device may have 48 values (ResourceSliceMaxAttributeValuesPerDevice), and up to 10 attributes
 aren't lists.

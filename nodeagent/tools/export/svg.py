@@ -1,4 +1,4 @@
-"""The machine as an SVG picture: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
+"""Drawing of the machine as an SVG picture: sockets, NUMA nodes, caches, cores, threads, distances, and the owner of each CPU.
 
 The size of every box is computed before the box is placed, so that nothing overlaps. The same input gives the same picture.
 """
@@ -271,7 +271,7 @@ def _frame_box(title: str, inside: _Box, frame: _Border, min_box: _Box = _NOTHIN
 
 
 def _draw_equally_large(drawn: Callable[[_Box], list[_Box]]) -> list[_Box]:
-    """Draw boxes in equal size. They are drawn once to find the largest size, and a second time in this size."""
+    """Draw boxes in equal size. The first drawing finds the size of the largest box, and the second draws every box in this size."""
     boxes = drawn(_Box(0, 0, ""))
     return drawn(_Box(max(box.width for box in boxes), max(box.height for box in boxes), "")) if boxes else []
 

@@ -1,1 +1,3 @@
-"""`nodeagent fleet`: several nodes side by side, from captures or over ssh. The tool places no pods, which is a scheduler's task."""
+"""`nodeagent fleet`: comparison of several nodes, from captures or over ssh. The tool places no pods, because this is the task of a
+scheduler.
+"""

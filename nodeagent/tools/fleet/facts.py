@@ -1,4 +1,4 @@
-"""Facts of a node to compare with other nodes: the machine, the kernel, services and the agent's configuration."""
+"""Facts about a node, for comparison with other nodes: the machine, the kernel, services and the agent's configuration."""
 
 import json
 from collections import Counter
@@ -28,8 +28,8 @@ class Fact(Struct, frozen=True):
     name: str
     value: str
     sizes: tuple[tuple[int, int], ...] = ()
-    """Sizes in bytes by NUMA node, given instead of a value. Small differences between sizes are ignored, because equal machines have
-    slightly different amounts of memory left by the kernel.
+    """Sizes in bytes by NUMA node, instead of a text. Small differences between sizes are ignored, because equal machines have slightly
+    different amounts of memory left by the kernel.
     """
 
 
@@ -72,8 +72,8 @@ def format_by_numa_node(values: Sequence[tuple[int, str]]) -> str:
 
 
 def absent_fact(about: str, name: str) -> Fact:
-    """Return the value to show for a fact that a node lacks, such as a field that isn't set. Other facts of this kind are known for the
-    node.
+    """Return the text to show for a fact that a node lacks, such as a field that isn't set, although other facts of this kind are known for
+    the node.
     """
     return Fact(about, name, _NOT_SET if about in {KERNEL, CONFIGURATION} else _NONE)
 

@@ -1,4 +1,4 @@
-"""Nodes and pods of a fleet, as a document. Health is determined as in `nodeagent inspect`."""
+"""Document with the nodes and pods of a fleet. Health is determined as in `nodeagent inspect`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 class FleetNode(Struct, frozen=True):
     name: str
-    """Host name, or else the name of the file."""
+    """Host name, or the file's name if the host name is unknown."""
     source: str
     """File or host as typed."""
     topology: Topology
@@ -34,7 +34,7 @@ class UnreadNode(Struct, frozen=True):
 
 
 def name_apart(nodes: Iterable[FleetNode]) -> tuple[FleetNode, ...]:
-    """Append the source to each name that several nodes share."""
+    """Append the source (file or host) to each name that several nodes share, to make the names distinct."""
     found = tuple(nodes)
     names = [node.name for node in found]
     return tuple(

@@ -1,4 +1,6 @@
-"""Runner of commands on other hosts. It uses the user's ssh with its configuration and keys, but no password, and has a time limit."""
+"""Runner of commands on other hosts, with a time limit. It uses ssh with the user's configuration and keys, and never asks the user for a
+password.
+"""
 
 import os
 import selectors
@@ -69,7 +71,7 @@ def run_on_host(host: str, command: str, *, within_seconds: float, max_bytes: in
 def _read_output(process: subprocess.Popen[bytes], within_seconds: float, max_bytes: int) -> tuple[bytes, bytes] | str:
     """Read stdout and stderr until the process has ended. Return an error text if the process takes too long or prints too much.
 
-    The end of stderr isn't awaited, because a process that ssh leaves behind (a shared connection) may keep it open.
+    This function doesn't wait for the end of stderr, because a process that ssh leaves behind (a shared connection) may keep stderr open.
     """
     assert process.stdout is not None
     assert process.stderr is not None

@@ -1,1 +1,1 @@
-"""`nodeagent probe`: delays of threads on given CPUs, and the NUMA placement of containers' memory."""
+"""`nodeagent probe`: measurement of thread delays on given CPUs, and the NUMA placement of containers' memory."""

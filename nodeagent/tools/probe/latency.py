@@ -1,4 +1,4 @@
-"""Reports of rt-tests' `oslat` and `cyclictest` in JSON. Both count in whole microseconds."""
+"""Decoder of the JSON reports of rt-tests' `oslat` and `cyclictest`. Both programs count in whole microseconds."""
 
 from collections.abc import Iterable, Mapping
 

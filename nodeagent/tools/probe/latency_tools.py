@@ -15,7 +15,8 @@ from nodeagent.errors import NodeAgentError
 _MOST_REPORT_BYTES = 64 * 2**20
 _SHOWN_BYTES = 2000
 _MORE_SECONDS = 120.0
-"""Seconds allowed in addition to the test's duration. The program first calibrates itself, perhaps on busy CPUs."""
+"""Default time limit in addition to the test's duration, in seconds. The program first calibrates itself, which takes longer on busy CPUs.
+"""
 _STACK_BYTES = 2**18
 """Size of each thread's stack. rt-tests lock the stacks in memory, where they count as the container's memory."""
 # setpriv(1) has the kernel kill the program when this process ends, and prlimit(1) limits the stacks

@@ -1,4 +1,4 @@
-"""Formatter of a probe's results as text, next to the results of an earlier probe."""
+"""Formatter of a probe's results as text. Results of an earlier probe are shown next to them."""
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
