@@ -68,7 +68,7 @@ from nodeagent.formats.manifest.job_pod import job_pod
 from nodeagent.formats.manifest.pod_manifest import ManifestPod, parse_manifest, pod_from_document, pod_to_document
 from nodeagent.formats.manifest.variables import expand_process
 from nodeagent.formats.runtime.annotations import read_annotations
-from nodeagent.formats.runtime.calls import NriCallError, Synchronize, read_call
+from nodeagent.formats.runtime.calls import NriPayloadError, Synchronize, read_call
 from nodeagent.formats.runtime.kubelet_pods import KubeletPodError, read_pod
 from nodeagent.formats.runtime.mux import MuxError, Reassembly
 from nodeagent.formats.runtime.ttrpc import TtrpcError, TtrpcFrame, read_request
@@ -657,7 +657,7 @@ def call_in(frame: TtrpcFrame) -> Hashable:
     try:
         request = read_request(frame)
         call = read_call(request.method, request.payload)
-    except (TtrpcError, NriCallError) as err:
+    except (TtrpcError, NriPayloadError) as err:
         fits_a_line(str(err))
         return kind_of(err)
     if isinstance(call, Call):

@@ -187,7 +187,7 @@ def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
                 if plan.path is None:
                     write_error(
                         watch_job(
-                            _decode_place(answer),
+                            _decode_location(answer),
                             begun=lambda: os.close(ready),
                             is_over=lambda: bool(select.select([pipe], [], [], _INTERVAL_SECONDS)[0]),
                         )
@@ -195,14 +195,14 @@ def _observe_job(plan: RunPlan, facts: int, ready: int) -> NoReturn:
                 else:
                     from nodeagent.cli.support.run_report import write_reports
 
-                    write_reports(plan, answer, _decode_place(answer), pipe, ready)
+                    write_reports(plan, answer, _decode_location(answer), pipe, ready)
     except Exception:  # noqa: BLE001 - a bug is to be seen, and this process to end here
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 
 
-def _decode_place(answer: Mapping[str, Any]) -> JobLocation:
+def _decode_location(answer: Mapping[str, Any]) -> JobLocation:
     return JobLocation(
         answer["pod"],
         answer["cgroup"],

@@ -28,7 +28,7 @@ _CHUNK_BYTES = 65536
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
-class UserError(NodeAgentError):
+class SwitchUserError(NodeAgentError):
     """The kernel refused to switch this process to the other user."""
 
     exit_status = EXIT_NOT_ENTERED
@@ -47,7 +47,7 @@ def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inheri
         None in the process that is to run the command. In its parent, the command's exit status.
 
     Raises:
-        UserError: the kernel refuses the switch.
+        SwitchUserError: the kernel refuses the switch.
     """
     status = None
     if not inherits:
@@ -67,7 +67,7 @@ def become_user(user: pwd.struct_passwd, placement: Mapping[str, str], *, inheri
         os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
         os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     except OSError as err:
-        raise UserError(
+        raise SwitchUserError(
             f"cannot become user '{user.pw_name}': {os.strerror(err.errno or 0)}",
             hint="run the command as root of this host: `sudo nodeagent job …`",
         ) from err
@@ -89,7 +89,7 @@ def _run_on_own_terminal(terminals: list[int], uid: int) -> int | None:
     try:
         master, slave = os.openpty()
     except OSError as err:
-        raise UserError(
+        raise SwitchUserError(
             f"cannot open a terminal for the command: {os.strerror(err.errno or 0)}",
             hint="all terminals may be in use: compare /proc/sys/kernel/pty/nr with pty/max; with `--inherit`, the command uses root's "
             "terminal",

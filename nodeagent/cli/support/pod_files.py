@@ -20,7 +20,7 @@ from nodeagent.edge.files.manifests import (
     scan_manifests,
 )
 from nodeagent.errors import NodeAgentError, printable
-from nodeagent.formats.manifest.pod_fields import hash_uid
+from nodeagent.formats.manifest.pod_fields import derive_uid
 from nodeagent.formats.manifest.pod_manifest import (
     ManifestPod,
     OtherDocument,
@@ -74,7 +74,7 @@ def read_workload_files(paths: Sequence[NamedFile]) -> tuple[PodFile, ...]:
                 count += 1
                 pod = replace(found.pod, name=f"{found.pod.name}-{count}", uid="")
             names.add(pod.full_name)
-            pods.append(replace(found, pod=pod if pod.uid else replace(pod, uid=hash_uid(pod))))
+            pods.append(replace(found, pod=pod if pod.uid else replace(pod, uid=derive_uid(pod))))
         unique.append(replace(file, pods=tuple(pods)))
     return tuple(unique)
 

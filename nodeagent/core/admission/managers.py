@@ -37,7 +37,7 @@ from nodeagent.core.resources.claims.held import drop_released_claims
 from nodeagent.core.resources.claims.holdings import ClaimHoldings
 from nodeagent.core.resources.cpu.resource import CpuResource
 from nodeagent.core.resources.devices.holdings import DeviceHoldings
-from nodeagent.core.resources.devices.turnover import begin_pod, end_pod, finish_start, release_ended_pods
+from nodeagent.core.resources.devices.turnover import clear_ended_pod, end_pod, finish_start, release_ended_pods
 from nodeagent.core.resources.resource import ResourceFailedError
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def admit(
         promises: the allocations of admitted pods. Pods that aren't active must not have any (`violations`).
         pod: the pod with defaults applied.
     """
-    promises = begin_pod(promises, pod.uid)
+    promises = clear_ended_pod(promises, pod.uid)
     if managers.providers.topology.policy is not TopologyPolicy.NONE:
         # In kubelet, the request for topology hints releases the devices of ended pods. If no hints are requested, the next allocation of
         # devices releases them.

@@ -73,7 +73,7 @@ class TurnDone(Struct, frozen=True):
     """
 
 
-class TakenBack(Struct, frozen=True):
+class DeviceWithdrawal(Struct, frozen=True):
     """Result of withdrawing released devices from running processes."""
 
     files_in_use: Mapping[str, str]
@@ -170,7 +170,7 @@ class Domain(Protocol):
         """
         ...
 
-    def take_back(self, state: NodeState, /) -> TakenBack:
+    def take_back(self, state: NodeState, /) -> DeviceWithdrawal:
         """Withdraw released devices from the domain's processes, and give these processes access to the devices that are allocated to them.
 
         This method is called after the plan is carried out, and before any domain starts a container or answers a request.

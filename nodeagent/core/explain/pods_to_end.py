@@ -45,12 +45,12 @@ def pods_to_end(attempts: Attempts) -> Iterator[Remedy]:
         if attempts.admits(what_if=_end_pods(attempts.what_if, [pod])):
             best, found = sizes[pod.uid], found + 1
             yield Remedy(RequestChange.REMOVAL, (pod.full_name,))
-    several = _find_several(attempts, pods) if best is None else None
+    several = _find_smallest_set(attempts, pods) if best is None else None
     if several is not None:
         yield Remedy(RequestChange.REMOVAL, tuple(sorted(pod.full_name for pod in several)))
 
 
-def _find_several(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
+def _find_smallest_set(attempts: Attempts, pods: Sequence[Pod]) -> Sequence[Pod] | None:
     """Find the smallest set of pods whose end makes enough room for the refused pod. Of several sets with equally many pods, choose the one
     with the smallest holdings.
 

@@ -24,7 +24,7 @@ from nodeagent.core.model.pod_amounts import (
     list_differences,
     list_memory_resources,
     list_requesting,
-    make_change,
+    make_request_limiter,
     sum_requests,
     with_amounts,
     with_whole_bytes,
@@ -160,7 +160,7 @@ def _change_container(attempts: Attempts, pod: Pod, resource: str, find: _Direct
     """Try another amount of a resource in one container of a pod, whose other amounts may already be changed."""
     for container, amount in list_requesting(pod, resource):
         shared = find_shared_part(container) if resource == CPU else 0
-        changed = make_change(pod, (container,), resource, carry)
+        changed = make_request_limiter(pod, (container,), resource, carry)
         fit = find(_Search.of(attempts, resource, changed, amount, shared=shared))
         if fit is not None:
             yield _make_remedy(attempts, changed(fit))
@@ -174,16 +174,16 @@ def _lower_several(attempts: Attempts, pod: Pod, resource: str, carry: Carry) ->
     if len(asking) < 2:
         return
     largest = max(amount for _, amount in asking)
-    changed = make_change(pod, tuple(c for c, _ in asking), resource, carry)
+    changed = make_request_limiter(pod, tuple(c for c, _ in asking), resource, carry)
     fit = _Search.of(attempts, resource, changed, largest).find_smaller()
     if fit is None:
         return
     chosen = tuple(c for c, amount in asking if amount > fit)
     for container in chosen:
         fewer = tuple(c for c in chosen if c is not container)
-        if fewer and attempts.admits(make_change(pod, fewer, resource, carry)(fit)):
+        if fewer and attempts.admits(make_request_limiter(pod, fewer, resource, carry)(fit)):
             chosen = fewer
-    yield _make_remedy(attempts, make_change(pod, chosen, resource, carry)(fit))
+    yield _make_remedy(attempts, make_request_limiter(pod, chosen, resource, carry)(fit))
 
 
 def _round_amounts(attempts: Attempts, resource: str, carry: Carry) -> Sequence[Remedy]:

@@ -206,10 +206,10 @@ def why_shared(placement: Placement, pod: Pod, container: Container) -> WhyShare
     if not (resources.requests.get(CPU) or Quantity(0)).nano:
         return WhyShared.POD_SHARED if has_pod_set else WhyShared.NO_CPU_REQUEST
     if not guaranteed:
-        return WhyShared.NOT_GUARANTEED if has_equal_limits(resources) else _explain_unequal_limits(resources)
+        return WhyShared.NOT_GUARANTEED if is_guaranteed_alone(resources) else _explain_unequal_limits(resources)
     if gates.is_skipped_pod(pod):
         return WhyShared.GATE_OFF
-    if managed and not has_equal_limits(resources):
+    if managed and not is_guaranteed_alone(resources):
         return _explain_unequal_limits(resources)
     if not _count_whole_cpus(resources):
         return WhyShared.FRACTIONAL
@@ -230,7 +230,7 @@ def _explain_unequal_limits(resources: ResourceRequirements) -> WhyShared:
     return WhyShared.LIMIT_DIFFERS
 
 
-def has_equal_limits(resources: ResourceRequirements) -> bool:
+def is_guaranteed_alone(resources: ResourceRequirements) -> bool:
     """Return whether the container would be Guaranteed by itself, because its CPU and memory requests aren't zero and equal its limits."""
     for name in (CPU, MEMORY):
         request, limit = resources.requests.get(name), resources.limits.get(name)
@@ -256,7 +256,7 @@ def qualifies_alone(container: Container) -> bool:
     request whole CPUs.
     """
     limit = container.resources.limits.get(CPU)
-    return has_equal_limits(container.resources) and limit is not None and limit.is_whole()
+    return is_guaranteed_alone(container.resources) and limit is not None and limit.is_whole()
 
 
 def _make_container_demand(
@@ -265,7 +265,7 @@ def _make_container_demand(
     annotated = _count_annotated_cpus(pod, container)
     requested = container.extended_resources if rules.with_zero_devices else container.devices
     devices = tuple((name, amount.value()) for name, amount in requested) if requested else ()
-    if not guaranteed or (managed and not has_equal_limits(container.resources)):
+    if not guaranteed or (managed and not is_guaranteed_alone(container.resources)):
         return ContainerDemand(container.name, container.kind, annotated or 0, (), container.near, devices)
     cpus = _count_whole_cpus(container.resources) if annotated is None else annotated
     amounts = _list_memory_amounts(rules, container.resources)

@@ -145,7 +145,9 @@ def _with_container_amounts(container: Container, amounts: Mapping[str, int]) ->
     return replace(changed, exclusive_cpus=max(1, (amounts[CPU] - find_shared_part(container)) // MILLI))
 
 
-def make_change(pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry) -> Callable[[int], Pod]:
+def make_request_limiter(
+    pod: Pod, containers: tuple[Container, ...], resource: str, carry: Carry
+) -> Callable[[int], Pod]:
     """Return a function that makes a copy of the pod in which none of these containers requests more than a given amount. If there is only
     one container, it requests exactly this amount.
     """

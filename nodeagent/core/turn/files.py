@@ -51,7 +51,7 @@ def _pair_with_manifests(
             yield entry, manifest
 
 
-def find_new(draft: Draft, world: World) -> Draft:
+def add_new_manifests(draft: Draft, world: World) -> Draft:
     """Find the manifests whose pods are not known yet. A manifest waits while a pod that is being ended pins one of its units."""
     candidates = [manifest for manifest in draft.manifests.values() if manifest.pod.uid not in world.quiet]
     if not candidates:

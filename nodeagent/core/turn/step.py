@@ -13,7 +13,7 @@ from nodeagent.core.turn.decision import Decide, admit_off_orphans
 from nodeagent.core.turn.draft import Draft
 from nodeagent.core.turn.due import note_room
 from nodeagent.core.turn.ending import end_pods
-from nodeagent.core.turn.files import find_new, follow_files
+from nodeagent.core.turn.files import add_new_manifests, follow_files
 from nodeagent.core.turn.idle import note_settings, rest, resume
 from nodeagent.core.turn.lost import adopt_running, release_lost
 from nodeagent.core.turn.observe import observe
@@ -35,7 +35,7 @@ def step(state: NodeState, world: World, decide: Decide = admit_off_orphans) -> 
     draft = release_lost(draft, world)
     draft = end_pods(draft, world)
     draft = release_ended(draft, world)
-    draft = adopt_running(find_new(draft, world), world)
+    draft = adopt_running(add_new_manifests(draft, world), world)
     draft = rest(draft, world)
     before = draft.state
     draft = resume(draft, world, decide)

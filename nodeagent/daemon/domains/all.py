@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import Domain, DomainView, TakenBack
+from nodeagent.core.domains.domain import DeviceWithdrawal, Domain, DomainView
 from nodeagent.core.model.cgroup import ObservedCgroup
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.state import NodeState
@@ -82,11 +82,11 @@ def withdraw_all(domains: Sequence[Domain], why: str) -> None:
         domain.withdraw(why)
 
 
-def take_back_all(domains: Sequence[Domain], state: NodeState) -> TakenBack:
+def take_back_all(domains: Sequence[Domain], state: NodeState) -> DeviceWithdrawal:
     """Let each domain withdraw released devices from its processes, and merge the results."""
     results = [domain.take_back(state) for domain in domains]
     in_use = {path: user for result in results for path, user in result.files_in_use.items()}
-    return TakenBack(in_use, tuple(problem for result in results for problem in result.problems))
+    return DeviceWithdrawal(in_use, tuple(problem for result in results for problem in result.problems))
 
 
 class DomainWriter(Struct, frozen=True):

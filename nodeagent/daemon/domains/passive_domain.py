@@ -1,7 +1,7 @@
 """Base class for domains that take part in only some of a turn's steps."""
 
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainCounts, DomainInput, DomainView, TakenBack, TurnDone
+from nodeagent.core.domains.domain import DeviceWithdrawal, DomainCounts, DomainInput, DomainView, TurnDone
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups
 from nodeagent.core.model.config import Config
 from nodeagent.core.model.idset import CpuSet
@@ -51,8 +51,8 @@ class PassiveDomain:
     def apply(self, change: Change, /) -> None:
         raise AssertionError(f"{change.path} belongs to another domain")
 
-    def take_back(self, _state: NodeState, /) -> TakenBack:
-        return TakenBack({})
+    def take_back(self, _state: NodeState, /) -> DeviceWithdrawal:
+        return DeviceWithdrawal({})
 
     def finish(self, _done: TurnDone, /) -> tuple[str, ...]:
         return ()

@@ -337,7 +337,7 @@ class DevicePlugins:
 
     def _watch(self, plugin: _Plugin) -> None:
         until = time.monotonic() + CONNECT_SECONDS
-        plugin.options = wire.decode_options(self._ask_options(plugin, until))
+        plugin.options = wire.decode_options(self._fetch_options(plugin, until))
         with plugin.connect(None) as client:
             used = time.thread_time()
             for message in client.watch(wire.LIST_AND_WATCH, wire.encode_empty()):
@@ -346,7 +346,7 @@ class DevicePlugins:
                 plugin.has_ended.wait(_REST_PER_LIST * (time.thread_time() - used))
                 used = time.thread_time()
 
-    def _ask_options(self, plugin: _Plugin, until: float) -> bytes:
+    def _fetch_options(self, plugin: _Plugin, until: float) -> bytes:
         """Return the plugin's encoded options. Retry until the plugin listens.
 
         Raises:

@@ -30,7 +30,7 @@ from nodeagent.formats.runtime.calls import (
     REGISTRATION_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
     Configure,
-    NriCallError,
+    NriPayloadError,
     Shutdown,
     Synchronize,
     encode_answer,
@@ -160,7 +160,7 @@ class _NriCalls:
         self._last_stream = frame.stream
         try:
             call = read_call(request.method, request.payload) if request.service == messages.PLUGIN else None
-        except NriCallError as err:
+        except NriPayloadError as err:
             return _make_invalid_argument(str(err))
         if call is None or frame.flags:
             method = f"{request.service}/{request.method} with flags {frame.flags}"

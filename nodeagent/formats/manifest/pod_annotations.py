@@ -10,7 +10,7 @@ from nodeagent.formats.syntax.fields import Fields
 _CPU_COUNT = re.compile(r"[1-9][0-9]{0,6}")
 
 
-def read_exclusive_cpus(annotations: Fields, key: str) -> int | None:
+def read_exclusive_cpu_count(annotations: Fields, key: str) -> int | None:
     text = annotations.string(key)
     if text is None or _CPU_COUNT.fullmatch(text):
         return None if text is None else int(text)

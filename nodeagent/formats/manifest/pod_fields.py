@@ -28,7 +28,7 @@ from nodeagent.core.model.quiet import ProcessSettings, QuietRequest
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
     read_core_class,
-    read_exclusive_cpus,
+    read_exclusive_cpu_count,
     read_gives_back,
     read_interrupts,
     read_is_isolated,
@@ -124,7 +124,7 @@ class PodReader:
                     for amounts in (pod.resources.requests, pod.resources.limits)
                 )
                 pod = replace(pod, resources=ResourceRequirements(requests, limits))
-        pod = pod if pod.uid else replace(pod, uid=hash_uid(pod))
+        pod = pod if pod.uid else replace(pod, uid=derive_uid(pod))
         return DecodedPod(pod, tuple(self._unused), tuple(self._not_run))
 
     def _refuse(self, fields: Fields, reasons: Mapping[str, str]) -> None:
@@ -184,7 +184,7 @@ class PodReader:
             elif kind == pod_schema.UNIT:
                 units[name] = read_unit(annotations, key)
             else:
-                counts[name] = read_exclusive_cpus(annotations, key)
+                counts[name] = read_exclusive_cpu_count(annotations, key)
         quiet, process = read_request(annotations, pod_schema.QUIET)
         if process != ProcessSettings() and not any(container.is_launched for container in pod.containers):
             annotations.report(
@@ -324,7 +324,7 @@ class PodReader:
         return Resources.of(amounts)
 
 
-def hash_uid(pod: Pod) -> str:
+def derive_uid(pod: Pod) -> str:
     """Return a UID for a pod without a UID, namely a hash of all effective fields.
 
     Resource amounts are left out, because a pod with changed amounts is the same pod after a resize.

@@ -30,7 +30,7 @@ from nodeagent.errors import printable
 from nodeagent.formats.manifest import pod_schema
 from nodeagent.formats.manifest.pod_annotations import (
     read_core_class,
-    read_exclusive_cpus,
+    read_exclusive_cpu_count,
     read_interrupts,
     read_is_isolated,
     read_near,
@@ -113,7 +113,7 @@ def names_devices(sandbox: Sandbox) -> bool:
 
 def _read_container_annotation(stated: StatedContainer, annotations: Fields, kind: str, key: str) -> StatedContainer:
     if kind == pod_schema.EXCLUSIVE_CPUS:
-        return replace(stated, exclusive_cpus=read_exclusive_cpus(annotations, key))
+        return replace(stated, exclusive_cpus=read_exclusive_cpu_count(annotations, key))
     if kind == pod_schema.INTERRUPTS:
         return replace(stated, interrupts=read_interrupts(annotations, key))
     if kind == pod_schema.NEAR_OF:

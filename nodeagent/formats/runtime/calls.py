@@ -49,7 +49,7 @@ _SHIPPED = {
 _VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])")
 
 
-class NriCallError(ValueError):
+class NriPayloadError(ValueError):
     """The payload of a call is malformed or doesn't belong to the method. The message names the field."""
 
 
@@ -81,7 +81,7 @@ def read_call(method: str, payload: bytes) -> RuntimeCall | None:
     (containerd/nri #274).
 
     Raises:
-        NriCallError: the payload doesn't match this method.
+        NriPayloadError: the payload doesn't match this method.
     """
     known = _METHODS.get(method)
     if known is None:
@@ -90,7 +90,7 @@ def read_call(method: str, payload: bytes) -> RuntimeCall | None:
     try:
         return read(decode(request_type, payload))
     except ProtobufError as err:
-        raise NriCallError(str(err)) from err
+        raise NriPayloadError(str(err)) from err
 
 
 def encode_registration(name: str, index: int) -> bytes:
@@ -149,7 +149,7 @@ def _read_configure(found: Message) -> Configure:
 
 def _read_synchronize(found: Message) -> Synchronize:
     if len(found["pods"]) + len(found["containers"]) > MAX_SYNCHRONIZED:
-        raise NriCallError(f"SynchronizeRequest: lists more than {MAX_SYNCHRONIZED} pods and containers")
+        raise NriPayloadError(f"SynchronizeRequest: lists more than {MAX_SYNCHRONIZED} pods and containers")
     sandboxes = tuple(_decode_sandbox(decode(messages.POD_SANDBOX, pod)) for pod in found["pods"])
     containers = tuple(_decode_container(decode(messages.CONTAINER, container)) for container in found["containers"])
     return Synchronize(Synchronized(sandboxes, containers), found["more"])
@@ -168,7 +168,7 @@ def _read_state_change(found: Message) -> Call:
     try:
         event = Event(found["event"])
     except ValueError as err:
-        raise NriCallError(f"StateChangeEvent.event: there is no event {found['event']}") from err
+        raise NriPayloadError(f"StateChangeEvent.event: there is no event {found['event']}") from err
     container = None if found["container"] is None else _decode_container(found["container"])
     return Call(event, _decode_sandbox(found["pod"]), container)
 
@@ -197,7 +197,7 @@ METHODS = frozenset(_METHODS)
 
 def _decode_sandbox(pod: Message | None) -> Sandbox:
     if pod is None or not pod["id"]:
-        raise NriCallError("PodSandbox.id is missing, so the call is about no pod")
+        raise NriPayloadError("PodSandbox.id is missing, so the call is about no pod")
     return Sandbox(
         id=pod["id"],
         uid=pod["uid"],
@@ -211,7 +211,7 @@ def _decode_sandbox(pod: Message | None) -> Sandbox:
 
 def _decode_container(container: Message | None) -> NriContainer:
     if container is None or not container["id"]:
-        raise NriCallError("Container.id is missing, so the call is about no container")
+        raise NriPayloadError("Container.id is missing, so the call is about no container")
     linux = container["linux"] or {}
     score = linux.get("oom_score_adj")
     is_known = container["state"] in {*ContainerState}

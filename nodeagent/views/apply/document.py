@@ -14,7 +14,7 @@ from nodeagent.core.model.pod import OWN, SYSTEMD, Pod
 from nodeagent.core.model.refusals import NotResized
 from nodeagent.core.model.state import PodEntry
 from nodeagent.core.model.waiting import Waiting
-from nodeagent.formats.manifest.pod_fields import hash_uid
+from nodeagent.formats.manifest.pod_fields import derive_uid
 from nodeagent.formats.manifest.pod_manifest import pod_to_document
 from nodeagent.views.explain.document import ExplainedPod, describe_placed_containers
 from nodeagent.views.explain.words import explain_refusal, format_remedy
@@ -105,7 +105,7 @@ def _format_pod(pod: Pod, known: Collection[tuple[str, str, str]]) -> list[str]:
     """
     import yaml  # noqa: PLC0415 - only for pods that differ
 
-    is_hashed = pod.uid == hash_uid(pod)
+    is_hashed = pod.uid == derive_uid(pod)
     containers = [
         replace(
             one,

@@ -25,7 +25,7 @@ from nodeagent.core.model.nri import (
 from nodeagent.formats.runtime import calls, messages, ttrpc
 from nodeagent.formats.runtime.calls import (
     Configure,
-    NriCallError,
+    NriPayloadError,
     Shutdown,
     Synchronize,
     event_mask,
@@ -271,7 +271,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("method", "payload"), HOSTILE.values(), ids=HOSTILE)
 def test_a_payload_that_is_not_its_methods_is_refused(method, payload):
-    with pytest.raises(NriCallError):
+    with pytest.raises(NriPayloadError):
         read_call(method, payload)
 
 

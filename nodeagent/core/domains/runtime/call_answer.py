@@ -40,7 +40,7 @@ def answer_call(
                 begins = seen.get(container_id)
                 effective = CpuSet() if begins is None else begins.cpus_effective or CpuSet()
                 placement = wanted.get(key)
-                if placement is not None and _shares(placement):
+                if placement is not None and _has_shared_cpus(placement):
                     placement = replace(placement, cpus=placement.cpus | reserved)
                 starting = Occupant(f"container {key.name}", effective, placement, container_id)
                 others = (other for other in there if other.id != container_id)
@@ -50,7 +50,7 @@ def answer_call(
                 if placement is None or not placement.cpus:
                     return Denial(f"container {key.name}: no CPU is left for it: see `nodeagent inspect`")
                 created = placement
-                if reserved and _shares(placement):
+                if reserved and _has_shared_cpus(placement):
                     # The shared pool may shrink before the cgroup exists, so at first the cgroup has only the reserved CPUs.
                     created = replace(placement, cpus=placement.exclusive_cpus | reserved)
                 return build_response(there, created=(created, call.container.resources), pool=pool)
@@ -60,5 +60,5 @@ def answer_call(
     return build_response(there, updated=updated, pool=pool) if updated else Response(Answer())
 
 
-def _shares(placement: WantedPlacement) -> bool:
+def _has_shared_cpus(placement: WantedPlacement) -> bool:
     return placement.cpus != placement.exclusive_cpus

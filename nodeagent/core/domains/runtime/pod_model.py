@@ -173,7 +173,7 @@ def build_runtime_pod(
         overhead=stated.overhead,
     )
     pod = with_pod_level_defaults(pod)
-    contradictions += _too_many_exclusive(pod)
+    contradictions += _find_excess_exclusive_cpus(pod)
     return RuntimePod(pod, tuple(known), tuple(contradictions))
 
 
@@ -411,7 +411,7 @@ def _against_limits(name: str, stated: Resources, told: NriResources) -> Iterato
             yield Contradiction(name, f"{LIMITS}.{resource}", str(pages or "none"), why)
 
 
-def _too_many_exclusive(pod: Pod) -> Iterator[Contradiction]:
+def _find_excess_exclusive_cpus(pod: Pod) -> Iterator[Contradiction]:
     for container in pod.containers:
         if container.exclusive_cpus is not None and has_pod_level_resources(pod):
             why = "the pod has resources as a whole (spec.resources), whose CPUs are divided by other rules"

@@ -55,7 +55,7 @@ def pick(picking: Picking, available: CpuMask, count: int) -> CpuMask | CpuShort
         return shortage(count, available)
     if picking.whole_cores:
         free = picking.layout.whole_cores(free)
-        if not picking.layout.adds_up(free, count):
+        if not picking.layout.can_take_whole_cores(free, count):
             return shortage(count, free)
     picker = _Picker(picking, free, count)
     picker.take_whole_nodes_and_sockets()
@@ -100,7 +100,7 @@ class _Picker:
         layout = self.layout
         if not self.picking.whole_cores or layout.core_size is not None:
             return True
-        return layout.adds_up(CpuMask(self.free & ~group.cpus), self.need - group.size)
+        return layout.can_take_whole_cores(CpuMask(self.free & ~group.cpus), self.need - group.size)
 
     def is_takeable(self, cpus: int) -> bool:
         # A group that is part of two larger groups is listed twice, so it may have been taken since it was listed. With kubelet's

@@ -200,7 +200,7 @@ class CpuExplainer(Explainer, frozen=True):
         manager, layout = self.resource.manager, self.resource.manager.layout
         if resource != CPU or not manager.options.full_pcpus_only:
             return None
-        if not demand.cpus or layout.adds_up(layout.online, demand.cpus):
+        if not demand.cpus or layout.can_take_whole_cores(layout.online, demand.cpus):
             return None
         shared = find_shared_part(container)
         fewer, more = (layout.find_whole_count(demand.cpus, step) for step in (-1, 1))

@@ -157,7 +157,7 @@ class CpuLayout(Struct, frozen=True):
                 bits |= core.cpus
         return CpuMask(bits)
 
-    def adds_up(self, cpus: CpuMask, count: int) -> bool:
+    def can_take_whole_cores(self, cpus: CpuMask, count: int) -> bool:
         """Return whether some of the cores in `cpus`, each taken as a whole, have exactly `count` CPUs together."""
         if self.core_size is not None:
             return count % self.core_size == 0 and count <= cpus.bit_count()
@@ -182,7 +182,7 @@ class CpuLayout(Struct, frozen=True):
         """
         largest = max((core.size for core in self.cores), default=0)
         counts = range(count, max(0, count + step * (largest + 1)), step)
-        return next((near for near in counts if near > 0 and self.adds_up(self.online, near)), None)
+        return next((near for near in counts if near > 0 and self.can_take_whole_cores(self.online, near)), None)
 
     def with_siblings(self, cpus: CpuMask) -> CpuMask:
         """Return all CPUs of the cores to which the given CPUs belong."""

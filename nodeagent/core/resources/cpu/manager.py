@@ -454,7 +454,7 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
     count = question.count
     layout, whole_only = manager.layout, manager.picking.whole_cores
     per_core = layout.per_core
-    if not layout.adds_up(layout.online, count) if whole_only else count % per_core:
+    if not layout.can_take_whole_cores(layout.online, count) if whole_only else count % per_core:
         return Refusal(
             Reason.SMT_ALIGNMENT,
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}",
@@ -465,7 +465,7 @@ def check_full_cores(manager: CpuManager, question: Question) -> Refusal | None:
     else:
         free = CpuMask(default_set(question.promises).bits & ~manager.reserved_cores & manager.grantable)
     available = free.bit_count()
-    if not layout.adds_up(free, count) if whole_only else count > available:
+    if not layout.can_take_whole_cores(free, count) if whole_only else count > available:
         return Refusal(
             Reason.SMT_ALIGNMENT,
             f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
@@ -590,7 +590,9 @@ def _count_near_cpus(manager: CpuManager, available: CpuMask, near_cpus: CpuMask
     layout = manager.layout
     if manager.picking.whole_cores and layout.core_size is None:
         other_cores = layout.whole_cores(CpuMask(available & ~near_cpus))
-        while near and not (layout.adds_up(near_cpus, near) and layout.adds_up(other_cores, count - near)):
+        while near and not (
+            layout.can_take_whole_cores(near_cpus, near) and layout.can_take_whole_cores(other_cores, count - near)
+        ):
             near -= 1
     return near
 

@@ -95,7 +95,7 @@ def selected(manager: CpuManager, question: Question) -> CpuSet | CpuShortage:
     for plugin in _list_plugins_at(manager.plugins, Point.SELECT):
         answer = _call_point(plugin, Point.SELECT, question)
         if answer is not None:
-            found.append((plugin, _check_combination(manager, plugin, question, answer)))
+            found.append((plugin, _check_selection(manager, plugin, question, answer)))
             _report_answer(observer, plugin, Point.SELECT, found[-1][1])
     judges = _list_plugins_at(manager.plugins, Point.SCORE)
     if found and not judges:
@@ -279,7 +279,7 @@ def _check_cpus(plugin: CpuPlugin, point: Point, question: Question, answer: obj
     return cpus
 
 
-def _check_combination(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
+def _check_selection(manager: CpuManager, plugin: CpuPlugin, question: Question, answer: object) -> CpuSet:
     cpus = _check_cpus(plugin, Point.SELECT, question, answer)
     if len(cpus) != question.count:
         why = f"it selects {len(cpus)} CPUs ({cpus}), but was asked for {question.count}"

@@ -48,7 +48,7 @@ def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
             )
         elif amount == 0 and left <= 0:
             return _refuse_empty_pool("pod rejected, pod has shared init containers but no cpus available for them")
-        elif shared and amount > all_exclusive - exclusive and _keeps_pool_apart(manager):
+        elif shared and amount > all_exclusive - exclusive and _keeps_init_slice_out_of_pool(manager):
             return _refuse_empty_pool(
                 f"pod rejected, exclusive init container requests {amount} cpus beside a shared sidecar, but only "
                 f"{all_exclusive - exclusive} available outside the pod's shared pool"
@@ -60,7 +60,7 @@ def check_pod(manager: CpuManager, pod: PodDemand) -> Refusal | None:
     return None
 
 
-def _keeps_pool_apart(manager: CpuManager) -> bool:
+def _keeps_init_slice_out_of_pool(manager: CpuManager) -> bool:
     return Erratum.INIT_SLICE_IN_SHARED_POOL not in manager.quirks
 
 
@@ -152,7 +152,7 @@ def _divide_pod_set(manager: CpuManager, question: Question, whole: CpuMask) -> 
             slices.append((container.name, pool))
         elif container.cpus == 0:
             sharing.append(container.name)
-        elif container.kind is ContainerKind.INIT and sharing and _keeps_pool_apart(manager):
+        elif container.kind is ContainerKind.INIT and sharing and _keeps_init_slice_out_of_pool(manager):
             # A sidecar keeps running on these shared CPUs, so this init container gets its CPUs later, from outside of the shared pool.
             waiting.append((container.name, container.cpus, pool))
         else:

@@ -160,7 +160,7 @@ def _refuse_split_cores(manager: CpuManager, question: Question) -> NotResized |
     refusal = check_full_cores(manager, replace(question, promises=with_own_cpus))
     if refusal is None:
         return None
-    is_possible = manager.layout.adds_up(manager.layout.online, question.count)
+    is_possible = manager.layout.can_take_whole_cores(manager.layout.online, question.count)
     return (defer_resize if is_possible else refuse_resize_for_good)(
         f"container {question.container}: {refusal.message}"
     )

@@ -38,7 +38,7 @@ def end_pod(promises: Promises, uid: str, held: DeviceHoldings) -> Promises:
     return promises.having(replace(books, ended=tuple(sorted({*books.ended, uid}))))
 
 
-def begin_pod(promises: Promises, uid: str) -> Promises:
+def clear_ended_pod(promises: Promises, uid: str) -> Promises:
     """Remove a pod from the ended pods before the decision on it. If an ended pod had the same UID, its devices become the pod's own."""
     books = promises.of(DeviceBooks)
     if uid not in books.ended:

@@ -327,7 +327,7 @@ class JobRequests:
         """
         try:
             resumed = self._jobs.resume(owner, ticket) if ticket else None
-            bounds = None if resumed is not None else await self._wait_for_bounds(pod, user, reservation)
+            bounds = None if resumed is not None else await self._wait_until_allowed(pod, user, reservation)
             # the reservation may have been cancelled during the wait, and its name may now belong to another user
             if resumed is None:
                 self._check_reservation(pod, user, reservation)
@@ -355,7 +355,7 @@ class JobRequests:
             raise
         self._jobs.let_in(uid)
 
-    async def _wait_for_bounds(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
+    async def _wait_until_allowed(self, pod: Pod, user: int, reservation: str) -> JobBounds | None:
         """Wait until the user's limits allow another job, and return the limits. None means that the user has no limits.
 
         The wait lasts only while jobs that have ended still hold resources. If the job would exceed the limits even without them, the

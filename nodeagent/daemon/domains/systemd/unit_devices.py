@@ -35,7 +35,7 @@ def unit_device_directory(config: Config) -> str:
     return f"{config.runtime_directory}/{UNIT_DEVICES}"
 
 
-class RuleKeeper(Protocol):
+class UnitDeviceRules(Protocol):
     """Interface for reading and changing the device rules of systemd units."""
 
     def show(self, unit: str, until: float, /) -> DeviceRules:
@@ -78,7 +78,7 @@ class UnitDevices:
     def __init__(
         self,
         config: Config,
-        systemd: RuleKeeper | None = None,
+        systemd: UnitDeviceRules | None = None,
         files: Callable[[str], tuple[DeviceFile, ...]] = find_device_files,
     ) -> None:
         self._records = PlacementFiles(unit_device_directory(config))

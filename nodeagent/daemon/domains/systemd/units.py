@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.core.cgroups.write_order import Change
-from nodeagent.core.domains.domain import DomainInput, DomainView, TakenBack
+from nodeagent.core.domains.domain import DeviceWithdrawal, DomainInput, DomainView
 from nodeagent.core.model.cgroup import DesiredCgroup, ObservedCgroups, unclear_units
 from nodeagent.core.model.cgroup_layout import UNITS_LEFT, UNITS_UNCLEAR, is_pinned_by, unit_at
 from nodeagent.core.model.config import Config
@@ -125,16 +125,16 @@ class SystemdDomain(PassiveDomain):
         """Whether an earlier agent process has recorded device rules that it added to units."""
         return Path(self._config.runtime_directory, UNIT_DEVICES).exists()
 
-    def take_back(self, state: NodeState, /) -> TakenBack:
+    def take_back(self, state: NodeState, /) -> DeviceWithdrawal:
         if self._devices is None:
             has_some = bool(taken_devices(state.promises) and state.pods_of_units())
             if not has_some and not self._has_former_devices:
-                return TakenBack({})
+                return DeviceWithdrawal({})
             from nodeagent.daemon.domains.systemd.unit_devices import UnitDevices  # noqa: PLC0415 - few units have any
 
             self._devices = UnitDevices(self._config)
         problems = self._devices.keep(state, rescan=self._rescan, unclear=frozenset(map(unit_at, self._unclear)))
-        return TakenBack({path: f"unit {unit}" for path, unit in self._devices.overdue.items()}, problems)
+        return DeviceWithdrawal({path: f"unit {unit}" for path, unit in self._devices.overdue.items()}, problems)
 
     def standing_problem(self) -> str | None:
         return describe_units_of_unknown_pods(self._unclear_cpus) if self._unclear_cpus else None

@@ -215,7 +215,7 @@ def _is_alignable(before: WhatIf, cpus: int) -> bool:
     """Return whether whole cores could provide exactly this number of CPUs, as full-pcpus-only requires, if the machine were empty."""
     manager = _find_manager(before)
     if manager.picking.whole_cores:
-        return manager.layout.adds_up(manager.layout.online, cpus)
+        return manager.layout.can_take_whole_cores(manager.layout.online, cpus)
     return cpus % (manager.layout.per_core or 1) == 0
 
 
