@@ -11,6 +11,18 @@ from integration.guest.guest import Guest
 from integration.node import CONFIG, ROOT, Node, container, pod
 
 SLEEP = ["sleep", "infinity"]
+FORK = b"""
+import os, sys
+from nodeagent.launcher.fork import fork_into
+pid = fork_into(sys.argv[1])
+if pid == 0:
+    lines = [*open("/proc/self/cgroup"), *open("/proc/self/status")]
+    os.write(1, "".join(line for line in lines if line.startswith(("0::", "Cpus_allowed_list"))).encode())
+    os._exit(7)
+print("refused" if pid is None else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+FORKED = {"two_sockets": "refused\n", "four_nodes": "0::/forked\nCpus_allowed_list:\t3\n7\n"}
+"""What a fork into the cgroup `forked` on CPU 3 prints: kernel 6.1 wouldn't give the child the cgroup's CPUs, and kernel 6.12 does."""
 
 
 @pytest.fixture(params=["two_sockets", "four_nodes"])
@@ -38,6 +50,23 @@ def test_it_is_ready_when_the_node_is_as_promised(node: Node) -> None:
     assert (shown["Type"], shown["ActiveState"]) == ("notify", "active")
     assert "1 pod" in shown["StatusText"]
     assert int(shown["WatchdogTimestampMonotonic"]) > 0
+
+
+@pytest.mark.parametrize("kind", FORKED)
+def test_a_process_begins_in_its_cgroup_if_the_kernel_gives_it_the_cgroups_cpus(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    guest: Guest = request.getfixturevalue(kind)
+    guest.put("/run/fork.py", FORK)
+    node = Node(guest)
+    made = "mkdir /sys/fs/cgroup/forked && echo 3 >/sys/fs/cgroup/forked/cpuset.cpus"
+    try:
+        assert (
+            node.run(f"{made} && /opt/nodeagent/bin/python -I /run/fork.py /sys/fs/cgroup/forked").stdout
+            == FORKED[kind]
+        )
+    finally:
+        node.run("rmdir /sys/fs/cgroup/forked")
 
 
 def test_a_stopped_agent_leaves_cleanly(any_node: Node) -> None:
