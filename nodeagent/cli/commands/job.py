@@ -592,7 +592,7 @@ def _enter_job(options: PlainOptions | argparse.Namespace, command: Sequence[str
         raise JobRefusedError(message, hint=_REFUSED_HINT)
     own = read_own_cpus()
     if answer["exclusiveCPUs"] and not answer["sharedCPUs"] and own != answer["exclusiveCPUs"]:
-        raise JobError(f"this process is on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
+        raise JobError(f"this process may run on CPUs {own}, not on {answer['exclusiveCPUs']}", hint=_MOVED_HINT)
     if options.numa is not None:
         from nodeagent.formats.manifest.placement_variables import MEMORY_NODES
 

@@ -1,8 +1,8 @@
-"""Requirements that pods can't state with kubelet: a certain NUMA node, a class of cores, or nearness to devices. The managers decide on
+"""Requirements that pods can't state to kubelet: a certain NUMA node, a class of cores, or nearness to devices. The managers decide on
 such a pod as if the machine had only the CPUs and memory that the pod may use.
 
-All rules of kubelet stay unchanged. CPUs on forbidden NUMA nodes count as allocated, and cores of other classes as absent. Devices near
-which the pod should be placed give hints, like those of kubelet's device manager (near.py).
+All rules of kubelet stay unchanged. CPUs on forbidden NUMA nodes count as allocated, and cores of other classes as absent. If a pod should
+be placed near certain devices, these devices provide hints, as in kubelet's device manager (near.py).
 """
 
 from operator import is_

@@ -110,7 +110,7 @@ class _CountedFile:
         self._totals: dict[Holder, Counter[str]] = {}
 
     def update(self, held: Held, claimed: Mapping[Holder, frozenset[str]]) -> None:
-        """Read the file, and add the increases since the last read to each container's totals.
+        """Read the kernel's file (`/proc/interrupts`, for example), and add the increases since the last read to each container's totals.
 
         Args:
             held: exclusive CPUs by container.

@@ -85,7 +85,7 @@ class Agent:
             domain.follow(node.config)
 
     def retry(self, uid: str) -> None:
-        """Have a refused pod decided again in the next turn, without waiting for more room."""
+        """Let the next turn decide again on a refused pod, without waiting for more room."""
         self.requests.put(TurnRequest(retried=frozenset({uid})))
         self.wakeups.wake(WakeUpReason.REQUEST)
 

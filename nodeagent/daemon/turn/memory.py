@@ -139,7 +139,7 @@ class TurnMemory(Struct, frozen=True):
 
     @property
     def shown_state(self) -> NodeState:
-        """Return the state that users see. It also contains the pods that wait for answers of device plugins."""
+        """Return the state that users see. It includes the pods that wait for answers from device plugins."""
         return _with_entries(self.decided_state, self.postponed)
 
 

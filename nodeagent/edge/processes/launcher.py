@@ -157,7 +157,7 @@ class LauncherClient:
         return results
 
     def tell(self, session: int, ticks: int, line: str) -> bool:
-        """Let the launcher write a line to the pseudoterminal of a session (setsid(2)), because the agent isn't allowed to open it.
+        """Make the launcher write a line to the pseudoterminal of a session (setsid(2)), because the agent isn't allowed to open it.
 
         Args:
             session: PID of the session's leader.

@@ -1,5 +1,5 @@
-"""Checks of a pod's values by the API server's rules and by additional rules of the agent, for instance because the agent uses names as
-directory names.
+"""Checks of a pod's values against the API server's rules and additional rules of the agent. For example, a name must suit as a directory's
+name, because the agent makes such directories.
 
 The checked Pod has its defaults applied. An error is reported with its path in the manifest, not with its line.
 """

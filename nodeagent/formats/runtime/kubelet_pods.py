@@ -137,7 +137,7 @@ def _read_containers(spec: Message) -> Iterator[KubeletContainer]:
 
 def _check_name(name: str, path: str) -> str:
     if not _NAME.fullmatch(name):
-        raise KubeletPodError(f"{path}.name: {_quote(name)} is not the name of a container")
+        raise KubeletPodError(f"{path}.name: {_quote(name)} is not a valid container name")
     return name
 
 

@@ -55,7 +55,7 @@ def shown(value: object) -> str:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Format names from a text, each name once. Long names are shortened. If there are many names, the last ones are only counted."""
+    """List names that occur in a text, each name once. Long names are shortened. A long list ends with the number of names left out."""
     listed = [printable(name[:_MAX_SHOWN]) for name in dict.fromkeys(names)]
     further = [f"{len(listed) - _MAX_NAMES} more"] if len(listed) > _MAX_NAMES else []
     return ", ".join((*listed[:_MAX_NAMES], *further))

@@ -126,7 +126,7 @@ class _Scanner:
         try:
             text: str = json.loads(match[0])
         except json.JSONDecodeError as err:
-            raise self._abort(f"is not valid JSON: {err.msg} in a string") from err
+            raise self._abort(f"is not valid JSON: {err.msg.removesuffix(' at')} in a string") from err
         self._position = match.end()
         if "\0" in text or (not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)):
             raise self._abort("NUL characters and unpaired surrogates are not allowed")

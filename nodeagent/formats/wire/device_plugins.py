@@ -120,7 +120,7 @@ def decode_options(message: bytes) -> PluginOptions:
 
 
 def decode_devices(message: bytes) -> tuple[PoolDevice, ...]:
-    """Decode the devices in a message of ListAndWatch, sorted by ID. If an ID occurs twice, the last device counts,
+    """Decode the devices in a ListAndWatch message, sorted by ID. If an ID occurs more than once, its last device counts,
     as in kubelet.
 
     Raises:

@@ -20,7 +20,9 @@ class Delays(Struct, frozen=True):
 
     worst_us: int
     histogram: tuple[tuple[int, int], ...]
-    """Pairs of a duration in microseconds and the number of delays, ascending. oslat counts all longer delays in the last pair."""
+    """Pairs of a duration in microseconds and the number of delays of this duration, in ascending order. In oslat's report, the last
+    pair also counts all longer delays.
+    """
     beyond: int = 0
     """Number of delays that are longer than the histogram's last duration."""
 

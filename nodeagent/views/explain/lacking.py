@@ -89,7 +89,7 @@ class ExplanationView(Struct, frozen=True):
     """Functions that describe one resource in an explanation. The defaults describe nothing."""
 
     step: Callable[[AllocationStep], Document | None]
-    """Function that describes an allocation of the resource. It returns None for a step about another resource."""
+    """Function that describes one step in the allocation of the resource. It returns None for a step that concerns another resource."""
     explain_step: Callable[[RefusedDecision, AllocationStep], Iterable[str] | None]
     """Function that explains why the allocation of the resource failed. It returns None for a step about another resource."""
     event: Callable[[ResourceEvent], Document | None] = lambda _: None

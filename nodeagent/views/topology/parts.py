@@ -96,7 +96,7 @@ class OtherCaches:
 
 
 def group_cores(topology: Topology, node: int, part: CpuSet, caches: OtherCaches) -> tuple[CoreGroup, ...]:
-    """Group cores by die, caches and core class. The cores, whose CPUs are in `part`, belong to one NUMA node and one socket."""
+    """Group the cores that have CPUs in `part` by die, caches and core class. All these cores belong to one NUMA node and one socket."""
     l3_of = {cpu: index for index, group in enumerate(topology.l3) for cpu in group & part}
     cores: dict[_CoreKind, dict[int, list[int]]] = {}
     for cpu in (topology.cpu[number] for number in part):

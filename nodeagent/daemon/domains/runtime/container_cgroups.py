@@ -21,7 +21,9 @@ class ContainerCgroups(Struct, frozen=True):
     read_ids: frozenset[str] = frozenset()
     """IDs of the containers whose cgroups the agent has tried to read, including those without a cgroup."""
     problem: Problem | None = None
-    """Reason why a container's cgroup can't be read. That container may run on any CPU. None means that all cgroups could be read."""
+    """Reason why a container's cgroup can't be read. Such a container must be assumed to run on any CPU. None means that
+    all cgroups could be read.
+    """
 
     @property
     def populated(self) -> frozenset[str]:
