@@ -1,5 +1,6 @@
 """Queue of waiting jobs, which start in the order in which they were submitted. A job may start before jobs ahead of it only if it delays
-none of them (D66), and uses nothing that a reservation needs (D69)."""
+none of them (D66), and uses nothing that a reservation needs (D69).
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
