@@ -12,6 +12,7 @@ import pytest
 from nodeagent.core.metrics.agent_metrics import DRIFT_CORRECTED
 from nodeagent.core.model.cgroup import MEMBER, Attribute
 from nodeagent.core.model.idset import CpuSet
+from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.promises import Promises
 from nodeagent.core.resources.cpu.holdings import CpuBooks
 from nodeagent.daemon.start.startup import CPU_CHECKPOINT, MEMORY_CHECKPOINT
@@ -144,8 +145,9 @@ def test_a_partition_that_is_refused_is_nobodys_change_and_keeps_nobody_from_sta
         assert [line["file"] for line in reported(daemon, "cgroup_drift_corrected")] == ["cpuset.cpus.partition"]
 
 
+@pytest.mark.parametrize("more", [(), (pod("b", app(cpu="1")),)], ids=["alone", "in a turn that starts a pod"])
 def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[Pod, ...]
 ) -> None:
     machine = Machine(node(SMALL, config={"host_isolation": "partition"}))
     daemon = Daemon(machine, tmp_path, steps=Steps())
@@ -154,7 +156,8 @@ def test_processes_that_the_kernel_drove_elsewhere_are_gathered_and_that_is_said
         daemon.start()
         daemon.rest()
         machine.groups["poduid-a/app"].elsewhere = CpuSet.of(0)
-        daemon.turn(WakeUpReason.TIMER)
+        daemon.files.pods += more
+        daemon.turn(WakeUpReason.TIMER, WakeUpReason.MANIFESTS)
         assert not machine.groups["poduid-a/app"].elsewhere
         (line,) = reported(daemon, "processes_gathered")
         assert about_whom(line) == ("default/a", "uid-a", "app")

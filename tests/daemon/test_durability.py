@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nodeagent.core.model.idset import CpuSet
 from nodeagent.core.model.pod import Pod
 from nodeagent.core.model.state import NodeState
 from nodeagent.core.resources.cpu.holdings import exclusive_cpus
@@ -19,8 +20,9 @@ from nodeagent.daemon.turn.requests import TurnRequest
 from nodeagent.daemon.turn.wakeups import WakeUpReason
 from nodeagent.edge.files.state_files import temporary_path
 from nodeagent.formats.checkpoint.node_state import decode_state
+from nodeagent.formats.wire.launcher_protocol import StartRequest
 from tests.daemon.test_recovery import MEMORY, two_nodes
-from tests.support.daemon_model import Daemon, Files, Steps, at_rest, watched
+from tests.support.daemon_model import Client, Daemon, Files, Steps, at_rest, watched
 from tests.support.figures import Recorder, report
 from tests.support.node_model import Machine
 from tests.support.pods import app, burstable, job, pod
@@ -139,6 +141,25 @@ def test_a_start_that_must_be_saved_is_confirmed_by_the_next_turn(
         daemon.turn(WakeUpReason.CGROUPS)
         saved = decode_state((tmp_path / STATE_FILE).read_bytes()).state
         assert [status.is_running for status in saved.entries[-1].containers] == [True]
+
+
+def test_cpus_withheld_during_a_start_are_noticed_by_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The confirmation has taken the event from the watch, so that no event would wake the agent."""
+    start = Client.start
+    with at_rest(monkeypatch, tmp_path, OF, (A,)) as daemon:
+
+        def start_while_withheld(client: Client, request: StartRequest) -> object:
+            daemon.machine.withheld = CpuSet.of(max(daemon.agent.node.topology.online))
+            return start(client, request)
+
+        monkeypatch.setattr(Client, "start", start_while_withheld)
+        daemon.files.pods = (A, C)
+        assert daemon.turn() < 1
+        assert daemon.agent.memory.settled is None
+        daemon.turn(WakeUpReason.TIMER)
+        assert daemon.agent.memory.withheld_problem
 
 
 @dataclass

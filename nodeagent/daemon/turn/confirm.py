@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from nodeagent.core.cgroups.desired_cgroups import Kernel
-from nodeagent.core.cgroups.write_order import diff
+from nodeagent.core.cgroups.write_order import GatherThreads, diff
 from nodeagent.core.domains.domain import DomainInput
 from nodeagent.core.model.state import has_only_starts
 from nodeagent.core.turn.actions import list_actions
@@ -14,6 +14,7 @@ from nodeagent.daemon.turn.edges import Edges
 from nodeagent.daemon.turn.look import Seen, observe_domains
 from nodeagent.daemon.turn.problem import Problem
 from nodeagent.daemon.turn.report import Done
+from nodeagent.edge.cgroups.cgroupfs.files import CgroupError
 
 
 def confirm(edges: Edges, seen: Seen, done: Done) -> tuple[Seen, Done]:
@@ -27,9 +28,17 @@ def confirm(edges: Edges, seen: Seen, done: Done) -> tuple[Seen, Done]:
     written = done.carried.result
     if runs is None or done.problems or turn.postponed or written.failed or written.held_back:
         return left
+    if any(isinstance(change, GatherThreads) for change in written.written):
+        return left  # the log names the CPUs on which the threads were before
     look = DomainInput(before.state, seen.sources, rescan=False, part=0.0, runs=runs)
     memory, domains = observe_domains(edges, before, look)
     if isinstance(domains, Problem) or domains.strays or memory.views[1:] != before.views[1:]:
+        return left
+    try:
+        chain = edges.tree.read_chain() or before.ancestor_cpus
+    except CgroupError:
+        return left
+    if chain != before.ancestor_cpus:  # this observation has taken the event from the watch, so it wakes nobody
         return left
     now_ms, set_by_ms, _ = read_clock(memory.lead_ms)
     kernel = done.world.kernel

@@ -112,7 +112,7 @@ def cpu_of(found: Any, text: str) -> None:
         (changed(lambda p: p.ClearField("spec")), "spec.containers: must have at least one container"),
         (changed(lambda p: p.spec.ClearField("containers")), "spec.containers: must have at least one container"),
         (changed(lambda p: p.spec.containers.add(name="main")), "the same name"),
-        (changed(lambda p: p.spec.ephemeralContainers.add()), "spec.ephemeralContainers[0].name: '' is not the name"),
+        (changed(lambda p: p.spec.ephemeralContainers.add()), "spec.ephemeralContainers[0].name: '' is not a valid container name"),
         (changed(lambda p: p.spec.containers.add(name="Odd\nname")), "spec.containers[1].name: "),
         (changed(lambda p: cpu_of(p, "lots")), "spec.containers[0].resources.requests[cpu]: 'lots' is not a quantity"),
         (changed(lambda p: cpu_of(p, "-1")), "'-1' is negative"),

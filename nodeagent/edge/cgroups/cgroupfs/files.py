@@ -89,15 +89,9 @@ def is_cgroup(directory: Path) -> bool:
 
 
 def list_subdirectories(directory: str) -> list[str]:
-    """Return the sorted names of a cgroup's children. Called for hundreds of cgroups with some 60 files each at a start, so no file type is
-    looked at if the directory's link count shows that the names without dots are all children. The kernel's files all have a dot.
-    """
-    count = os.stat(directory).st_nlink - _LINKS_OF_LEAF  # noqa: PTH116 - faster than pathlib
-    if not count:
+    """Return the sorted names of a cgroup's children. The file types are read only if the link count shows that there are any."""
+    if os.stat(directory).st_nlink == _LINKS_OF_LEAF:  # noqa: PTH116 - hundreds of cgroups at a start
         return []
-    names = sorted([name for name in os.listdir(directory) if "." not in name])  # noqa: PTH208 - as above
-    if len(names) == count:
-        return names
     with os.scandir(directory) as entries:
         return sorted([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
 
