@@ -271,37 +271,15 @@ def test_nothing_is_kept_of_cgroups_that_a_container_makes(tmp_path):
 def test_a_cgroup_without_cgroups_below_is_not_listed(tmp_path, monkeypatch):
     (tmp_path / "pod1/app/payload").mkdir(parents=True)
     (tmp_path / "pod1/app/payload/cgroup.procs").write_text("7\n")
-    listed, lists = [], os.listdir
+    listed, lists = [], os.scandir
 
-    def list_names(path):
+    def scan(path):
         listed.append(os.path.relpath(path, tmp_path))
         return lists(path)
 
-    monkeypatch.setattr(os, "listdir", list_names)
+    monkeypatch.setattr(os, "scandir", scan)
     assert CgroupTree(str(tmp_path)).processes.list_pids("pod1") == (7,)
     assert listed == ["pod1", "pod1/app"]
-
-
-@pytest.mark.parametrize(
-    ("children", "files", "scans"),
-    [
-        (["b", "a"], ["cgroup.procs", "cpu.max"], 0),
-        (["b.scope", "a"], ["cgroup.procs"], 1),
-        (["b.scope"], ["cgroup.procs"], 1),
-        (["a"], ["cgroup.procs", "notes"], 1),
-    ],
-)
-def test_types_of_files_are_looked_at_only_if_names_do_not_tell_the_children(
-    tmp_path, monkeypatch, children, files, scans
-):
-    for name in children:
-        (tmp_path / name).mkdir()
-    for name in files:
-        (tmp_path / name).touch()
-    scanned, scan = [], os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: scanned.append(path) or scan(path))
-    assert CgroupFiles(tmp_path).list_children("") == sorted(children)
-    assert len(scanned) == scans
 
 
 @pytest.mark.parametrize(
